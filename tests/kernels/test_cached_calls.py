@@ -51,7 +51,7 @@ def taped(monkeypatch):
             for attribute, value in list(vars(module).items()):
                 if value is launch:
                     monkeypatch.setattr(module, attribute, pretended)
-    for module in (block, block_training, nmf, vq, cd):
+    for module in (block, block_training, launcher):
         monkeypatch.setattr(module, "launch_cached", watched)
     monkeypatch.setattr(block_training, "launch_cached_saving", keeping)
     monkeypatch.setattr(burger, "resolve_backend", lambda *_: "auto")

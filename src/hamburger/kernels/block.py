@@ -1,8 +1,7 @@
 """The block around a ham by fused kernels, from x to u = W_u M(W_l x) or to the end, and back.
 
 The upper bread is folded into the dictionary: W_u (D C) = (W_u D) C = E C, so neither D C nor its product with W_u is
-made. The gradient is that of the read-out (one-step): D, and with it E's second factor, is a constant. Derivation and
-launches: docs/design/block.md.
+computed. The gradient is that of the read-out (one-step): D is a constant. Derivation: docs/design/block.md.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from hamburger.tensors import full_precision
 
 
 class SolvedFactors(NamedTuple):
-    """What a solve found: D (b d r, float32) and C (b n r), and what is kept for the gradient of the read-out.
+    """The result of a solve: D (b d r, float32), C (b n r), and what the gradient of the read-out needs.
 
     `slope` is Q = C / (D^T D C + eps) for NMF (b n r) and the ridge projector for CD (transposed: b d r), empty for VQ
-    and where no gradient is needed.
+    and if no gradient is needed.
     """
 
     bases: Tensor
@@ -65,19 +64,14 @@ def _empty(z: Tensor) -> Tensor:
 
 
 def saves_input(kernel: str) -> bool:
-    """Whether the gradient needs z: NMF's for its ReLU, VQ's to make the codes again. CD's read-out is linear."""
+    """Whether the gradient needs z: NMF's for its ReLU, VQ's to recompute the codes. CD's read-out is linear."""
     return kernel != "cd"
 
 
 def pull_back_ham(
-    du: Tensor,
-    fold: Tensor,
-    x: Tensor,
-    z: Tensor,
-    found: SolvedFactors,
-    plan: BlockPlan,
-    taken: NormCorrection | None = None,
-) -> tuple[Tensor, Tensor]:
+    du: Tensor, fold: Tensor, x: Tensor, z: Tensor, found: SolvedFactors, plan: BlockPlan,
+    correction: NormCorrection | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The cotangent of the lower bread, before its ReLU, from that of u = E C, and its sum over samples and positions.
 
     du, x: b c n   fold (E = W_u D): b c r   z: b d n, laid out as x   ->   b d n,  d
@@ -85,19 +79,16 @@ def pull_back_ham(
     """
     if plan.kernel == "vq":
         temperature, constant_norms = plan.options
-        if taken is None:
-            dc = block_launches.project_codes(du, fold, plan.dtype)
-        else:
-            dc = block_launches.codes_cotangent(du, fold, taken, plan.dtype)
+        dc = block_launches.codes_cotangent(du, fold, correction, plan.dtype)
         sums = vq.cotangent_sums(z, found.bases.shape[2])
         dz = vq.input_cotangent(z, None, dc, found.bases, temperature, bool(constant_norms), sums)
         return dz, common.add_partial_sums(sums[None])[0]
     if plan.kernel == "nmf":
         dz = torch.empty_like(z)  # its kernel takes one set of strides for both
-        sums = block_launches.pull_back(du, fold, found.bases, found.slope, z, dz, plan.dtype, taken)
+        sums = block_launches.pull_back(du, fold, found.bases, found.slope, z, dz, plan.dtype, correction)
     else:
         dz = block_launches.empty_like(x, found.bases.shape[1], plan.dtype)
-        sums = block_launches.pull_back(du, fold, found.slope, None, None, dz, plan.dtype, taken)
+        sums = block_launches.pull_back(du, fold, found.slope, None, None, dz, plan.dtype, correction)
     return dz, common.add_partial_sums(sums[None])[0]
 
 
@@ -105,7 +96,7 @@ def pull_back_ham(
 
 
 def block_context(x: Tensor, weights: BreadWeights, initial: Tensor, plan: BlockPlan) -> tuple[Tensor, Tensor]:
-    """x: b c n   initial: (b or 1) d r (float32)   ->   u: b c n in plan.dtype,  the bases found: b d r"""
+    """x: b c n   initial: (b or 1) d r (float32)   ->   u: b c n in plan.dtype,  the final bases: b d r"""
     differentiated = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *weights))
     if torch.compiler.is_compiling():
         u, bases, *_ = block_op(x, *weights, initial, *plan, differentiated)
@@ -122,7 +113,7 @@ def evaluate_block(
 ) -> tuple[Tensor, Tensor]:
     """The whole block in evaluation, u never written: the norm of u, + x, then a ReLU. Not differentiated.
 
-    x: b c n   initial: (b or 1) d r (float32)   ->   y: b c n, as x,  the bases found: b d r
+    x: b c n   initial: (b or 1) d r (float32)   ->   y: b c n, as x,  the final bases: b d r
     """
 
     def solve(x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, initial: Tensor, *of_norm: Any) -> Outputs:
@@ -139,20 +130,20 @@ def evaluate_block(
 
 
 class BlockFactors(NamedTuple):
-    """All that leads to u = E C, and W_l as it was multiplied with."""
+    """The factors of u = E C, and what led to them."""
 
     bases: Tensor  # b d r
     codes: Tensor  # b n r
     slope: Tensor  # see `SolvedFactors`
     fold: Tensor  # E = W_u D: b c r
     z: Tensor  # W_l x: b d n
-    lower: Tensor  # d c
+    lower: Tensor  # W_l in the dtype of the products: d c
 
 
 def solve_block(
     x: Tensor, weights: BreadWeights, initial: Tensor, plan: BlockPlan, *, keep: bool, unit: bool = False
 ) -> BlockFactors:
-    """x: b c n   initial: (b or 1) d r, its columns still to be normalised where `unit`"""
+    """x: b c n   initial: (b or 1) d r, to be normalised if `unit`"""
     dtype = plan.dtype
     ready = block_launches.prepare_inputs(weights.lower, initial, x.shape[0], dtype, unit=unit)
     z = block_launches.apply_bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=needs_relu(plan.kernel))
@@ -167,7 +158,7 @@ def solve_block(
 def _forward(
     x: Tensor, weights: BreadWeights, initial: Tensor, plan: BlockPlan, *, keep: bool
 ) -> tuple[Tensor, SolvedFactors, Tensor, Tensor]:
-    """->   u: b c n,  the factors,  E: b c r,  z: b d n, empty where a gradient has no use for it"""
+    """->   u: b c n,  the factors,  E: b c r,  z: b d n, empty if the gradient does not need it"""
 
     def solve(x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, initial: Tensor) -> Outputs:
         bases, codes, slope, fold, z, _ = solve_block(x, BreadWeights(lower, bias, upper), initial, plan, keep=keep)
@@ -184,7 +175,7 @@ def _forward(
 
 
 class SavedContext(NamedTuple):
-    """What the backward pass needs of the forward pass."""
+    """The tensors saved for the backward pass."""
 
     x: Tensor
     lower: Tensor
@@ -228,140 +219,88 @@ def input_gradient(x: Tensor, lower: Tensor, dz: Tensor) -> Tensor:
 
 
 class _Context(torch.autograd.Function):
-    """`context` for eager calls: an operator of torch.library would take more CPU time than all its launches."""
+    """`block_context` for eager calls: an operator of torch.library takes more CPU time than all its launches."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, initial: Tensor, plan: BlockPlan
     ) -> tuple[Tensor, Tensor]:
         keep = any(ctx.needs_input_grad[:4])
-        u, found, fold, z = _forward(x, BreadWeights(lower, bias, upper), initial, plan, keep=keep)
+        u, factors, fold, z = _forward(x, BreadWeights(lower, bias, upper), initial, plan, keep=keep)
         ctx.plan = plan
-        ctx.save_for_backward(*SavedContext(x, lower, upper, z, *found, fold))
-        ctx.mark_non_differentiable(found.bases)
+        ctx.save_for_backward(*SavedContext(x, lower, upper, z, *factors, fold))
+        ctx.mark_non_differentiable(factors.bases)
         ctx.set_materialize_grads(False)
-        return u, found.bases
+        return u, factors.bases
 
     @staticmethod
     def backward(ctx: Any, du: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         if du is None:
             return (None,) * 6
-        kept, needs = SavedContext(*ctx.saved_tensors), ctx.needs_input_grad[:4]
-        if torch.is_grad_enabled():  # create_graph=True
-            return *_FirstDerivative.apply(ctx.plan, needs, du, *kept), None, None
-        return *gradients(du, kept, ctx.plan, needs), None, None
+        plan, needs = ctx.plan, ctx.needs_input_grad[:4]
+
+        def derive(du: Tensor, *saved: Tensor) -> tuple[Tensor | None, ...]:
+            return gradients(du, SavedContext(*saved), plan, needs)
+
+        return *common.first_derivative(derive, du, *ctx.saved_tensors), None, None
 
 
-class _FirstDerivative(torch.autograd.Function):
-    """`gradients` with a graph that says why there is none."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, plan: BlockPlan, needs: Sequence[bool], du: Tensor, *kept: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        return gradients(du, SavedContext(*kept), plan, needs)
-
-    backward = staticmethod(common.refuse_second_derivative)
+# -- operators for torch.compile ---------------------------------------------------------------------------------------
 
 
 @torch.library.custom_op("hamburger::block_fused", mutates_args=())
 def block_op(
-    x: Tensor,
-    lower: Tensor,
-    bias: Tensor | None,
-    upper: Tensor,
-    initial: Tensor,
-    kernel: str,
-    options: Sequence[float],
-    steps: int,
-    dtype: torch.dtype,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """`context` for torch.compile.   ->   u,  bases,  and where `keep` what is kept: z,  codes,  slope,  E"""
+    x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, initial: Tensor,
+    kernel: str, options: Sequence[float], steps: int, dtype: torch.dtype, keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """`block_context`.   ->   u,  bases,  and z,  codes,  slope,  E, which are empty unless `keep`"""
     plan = BlockPlan(kernel, tuple(options), steps, dtype)
-    u, found, fold, z = _forward(x, BreadWeights(lower, bias, upper), initial, plan, keep=keep)
-    if keep:
-        return u, found.bases, z, found.codes, found.slope, fold
-    none = [x.new_empty(0) for _ in range(4)]
-    return u, found.bases, none[0], none[1], none[2], none[3]
+    u, (bases, codes, slope), fold, z = _forward(x, BreadWeights(lower, bias, upper), initial, plan, keep=keep)
+    if not keep:
+        z, codes, slope, fold = (x.new_empty(0) for _ in range(4))
+    return u, bases, z, codes, slope, fold
 
 
 @block_op.register_fake
 def _(
-    x: Tensor,
-    lower: Tensor,
-    bias: Tensor | None,
-    upper: Tensor,
-    initial: Tensor,
-    kernel: str,
-    options: Sequence[float],
-    steps: int,
-    dtype: torch.dtype,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    (b, _, n), c, r = x.shape, upper.shape[0], initial.shape[2]
+    x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, initial: Tensor,
+    kernel: str, options: Sequence[float], steps: int, dtype: torch.dtype, keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    (b, _, n), c, r, saved = x.shape, upper.shape[0], initial.shape[2], common.saved_dtype(dtype)
     u, bases = x.new_empty(b, c, n, dtype=dtype), initial.new_empty(b, *initial.shape[1:])
     if not keep:
-        none = [x.new_empty(0) for _ in range(4)]
-        return u, bases, none[0], none[1], none[2], none[3]
-    kept = common.saved_dtype(dtype)
-    slope = {"nmf": x.new_empty(b, n, r, dtype=kept), "cd": torch.empty_like(bases)}.get(kernel)
-    return (
-        u,
-        bases,
-        block_launches.empty_like(x, lower.shape[0], dtype) if saves_input(kernel) else x.new_empty(0, dtype=dtype),
-        x.new_empty(b, n, r, dtype=kept),
-        x.new_empty(0, dtype=torch.float32) if slope is None else slope,
-        x.new_empty(b, c, r, dtype=kept),
-    )
+        z, codes, slope, fold = (x.new_empty(0) for _ in range(4))
+        return u, bases, z, codes, slope, fold
+    z = block_launches.empty_like(x, lower.shape[0], dtype) if saves_input(kernel) else x.new_empty(0, dtype=dtype)
+    codes, fold = x.new_empty(b, n, r, dtype=saved), x.new_empty(b, c, r, dtype=saved)
+    slope = torch.empty_like(codes if kernel == "nmf" else bases) if kernel != "vq" else _empty(x)
+    return u, bases, z, codes, slope, fold
 
 
 @torch.library.custom_op("hamburger::block_fused_backward", mutates_args=())
 def block_backward_op(
-    du: Tensor,
-    x: Tensor,
-    lower: Tensor,
-    upper: Tensor,
-    z: Tensor,
-    bases: Tensor,
-    codes: Tensor,
-    slope: Tensor,
-    fold: Tensor,
-    kernel: str,
-    options: Sequence[float],
-    dtype: torch.dtype,
+    du: Tensor, saved: Sequence[Tensor], kernel: str, options: Sequence[float], dtype: torch.dtype,
     needs: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The cotangents of x, lower, bias and upper; empty where they are not needed."""
-    kept = SavedContext(x, lower, upper, z, bases, codes, slope, fold)
-    found = gradients(du, kept, BlockPlan(kernel, tuple(options), 0, dtype), needs)
-    dx, dlower, dbias, dupper = (x.new_empty(0) if g is None else g for g in found)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The cotangents of x, lower, bias and upper; empty where they are not needed.   saved: `SavedContext`"""
+    found = gradients(du, SavedContext(*saved), BlockPlan(kernel, tuple(options), 0, dtype), needs)
+    dx, dlower, dbias, dupper = (du.new_empty(0) if g is None else g for g in found)
     return dx, dlower, dbias, dupper
 
 
 @block_backward_op.register_fake
 def _(
-    du: Tensor,
-    x: Tensor,
-    lower: Tensor,
-    upper: Tensor,
-    z: Tensor,
-    bases: Tensor,
-    codes: Tensor,
-    slope: Tensor,
-    fold: Tensor,
-    kernel: str,
-    options: Sequence[float],
-    dtype: torch.dtype,
+    du: Tensor, saved: Sequence[Tensor], kernel: str, options: Sequence[float], dtype: torch.dtype,
     needs: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    x, lower, upper, *_ = saved
     found = (
         block_launches.empty_like(x, x.shape[1], x.dtype),
         torch.empty_like(lower),
         lower.new_empty(lower.shape[0]),
         torch.empty_like(upper),
     )
-    dx, dlower, dbias, dupper = (g if need else x.new_empty(0) for g, need in zip(found, needs, strict=True))
+    dx, dlower, dbias, dupper = (g if need else du.new_empty(0) for g, need in zip(found, needs, strict=True))
     return dx, dlower, dbias, dupper
 
 
@@ -380,7 +319,7 @@ def _backward(ctx: Any, du: Tensor | None, *_: None) -> tuple[Tensor | None, ...
     if du is None:
         return (None,) * 10
     needs = list(ctx.needs_input_grad[:4])
-    found = block_backward_op(du, *ctx.saved_tensors, ctx.kernel, ctx.options, ctx.dtype, needs)
+    found = block_backward_op(du, list(ctx.saved_tensors), ctx.kernel, ctx.options, ctx.dtype, needs)
     return *(g if need else None for g, need in zip(found, needs, strict=True)), *(None,) * 6
 
 

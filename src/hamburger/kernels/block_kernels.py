@@ -1,4 +1,4 @@
-"""Triton kernels of the block around a ham: breads, E C with norm, skip and ReLU, and the way back."""
+"""Triton kernels of the block around a ham: breads, E C with norm, skip and ReLU, and their gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hamburger.kernels.common import own_columns, own_part, product, project, st
 
 @triton.jit
 def own_tile(rows, n, M: tl.constexpr, N: tl.constexpr):
-    """Tiles of the same columns are neighbours: what they all read of those columns is still in the cache.
+    """This program's tile. Tiles of the same columns are neighbours, so that they share columns in the cache.
 
     ->   i_b, o_m: M, o_n: N
     """
@@ -26,7 +26,7 @@ def own_tile(rows, n, M: tl.constexpr, N: tl.constexpr):
 def make_bases(
     p_initial, p_made, d, r, s_initial, eps, i, UNIT: tl.constexpr, D: tl.constexpr, FR: tl.constexpr
 ):  # fmt: skip
-    """The i-th of b * tiles of r: FR columns of the first bases of a sample, of unit length where UNIT."""
+    """The i-th of b * tiles of r: FR columns of the initial bases of a sample, normalised if UNIT."""
     i_b, i_r = (i // tl.cdiv(r, FR)).to(tl.int64), i % tl.cdiv(r, FR)
     o_d, o_r = tl.arange(0, D), i_r * FR + tl.arange(0, FR)
     # D FR
@@ -44,7 +44,7 @@ def prepare_kernel(
     p_w, p_rounded, p_initial, p_made, p_count, size, d, r, counts, s_initial, eps,
     ROUND: tl.constexpr, MAKE: tl.constexpr, UNIT: tl.constexpr, BLOCK: tl.constexpr, D: tl.constexpr, FR: tl.constexpr,
 ):  # fmt: skip
-    """What the kernels after it rely on: w rounded (ROUND), the first bases of each sample (MAKE), counts zero.
+    """Prepare a solve: round w (ROUND), copy the initial bases of each sample (MAKE), set counters to zero.
 
     w: size numbers   initial: d r of each sample, s_initial apart (0: one for all)   made: b d r, its columns of unit
     length where UNIT; D is d padded   count: counts   Grid: tiles of w where ROUND, then b * tiles of r where MAKE; at
@@ -71,7 +71,7 @@ def bread_kernel(
     BIAS: tl.constexpr, MORE: tl.constexpr, RECTIFY: tl.constexpr,
     KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Z = W X (+ bias) (+ more), with a ReLU where RECTIFY. Grid: b * tiles of n and d.
+    """Z = W X (+ bias) (+ more), with a ReLU if RECTIFY. Grid: b * tiles of n and d.
 
     A program owns a tile of Z, M x N.   x: b c n   w: d c   bias: d   z: b d n   more: b d n, which may be z itself
     x and w are rounded as they arrive.
@@ -105,7 +105,7 @@ def bread_kernel(
 
 @triton.jit
 def normalize(b_u, p_mean, p_var, p_weight, p_bias, eps, o_m, c, AFFINE: tl.constexpr):
-    """Batch norm by the statistics it is given: running ones, or a batch's.   b_u: M N"""
+    """Batch norm with the given statistics: running ones, or those of a batch.   b_u: M N"""
     m_m = o_m < c
     # M, each of them
     b_mean = tl.load(p_mean + o_m, mask=m_m, other=0.0).to(tl.float32)
@@ -125,14 +125,14 @@ def finish_kernel(
     NORM: tl.constexpr, AFFINE: tl.constexpr, SKIP: tl.constexpr, RECTIFY: tl.constexpr, LARGEST: tl.constexpr,
     KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Y = E C, and what follows it: the norm, + skip, ReLU. Grid: b * tiles of n and c.
+    """Y = E C, then norm, skip and ReLU. Grid: b * tiles of n and c.
 
     A program owns a tile of Y, M x N.   e: b c r   c: b n r   skip, y: b c n   mean, var, weight, bias: c
     LARGEST is the largest number that y can hold, where the sum may exceed it.
     """
     i_b, o_m, o_n = own_tile(c, n, M, N)
     m_y = (o_m < c)[:, None] & (o_n < n)[None, :]
-    if SKIP:  # asked for first: it arrives while the product is made
+    if SKIP:  # loaded first: it arrives during the product
         # M N
         b_skip = tl.load(p_skip + i_b * s_sb + o_m[:, None] * s_sc + o_n[None, :] * s_sn, mask=m_y, other=0.0)
     p_e, p_c = p_e + i_b * c * r, p_c + i_b * n * r
@@ -159,23 +159,12 @@ def finish_kernel(
 
 
 @triton.jit
-def codes_kernel(
-    p_x, p_a, p_c, d, n, r, s_xb, s_xd, s_xn,
-    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
-):  # fmt: skip
-    """X^T A.   x: b d n   a: b d r   c: b n r   Grid: b * tiles of n."""
-    i_b, o_n = own_columns(n, BN)
-    b_c = project(p_x + i_b * s_xb, p_a + i_b * d * r, d, n, r, s_xd, s_xn, o_n, KIND, R, BN, BD)
-    store_codes(b_c, p_c + i_b * n * r, n, r, o_n, R)
-
-
-@triton.jit
 def gradient_of_codes(
     p_ds, p_e, p_c, p_mix, c, n, r, s_sc, s_sn, o_n,
     NORM: tl.constexpr, PROJECT: tl.constexpr, FINE: tl.constexpr,
     R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """E^T dS for a tile of columns, less what a batch norm in training takes off it (NORM).   ->   BN R
+    """E^T dS for a tile of columns, minus what a batch norm in training subtracts (NORM).   ->   BN R
 
     p_ds: c n   p_e: c r   p_c: n r   p_mix: (r + 1) r, from `norm_backward_kernel`.
     PROJECT and FINE: kinds of products, see `block_launches._product_kinds`.
@@ -193,21 +182,22 @@ def gradient_of_codes(
             m_mix = (o_k < r)[:, None] & (o_r < r)[None, :]
             b_mix = tl.load(p_mix + o_k[:, None] * r + o_r[None, :], mask=m_mix, other=0.0)
             b_dc = product(b_c, -b_mix, b_dc, FINE)
-        b_dc = tl.where((o_n < n)[:, None], b_dc, 0.0)  # the shift reaches beyond the last column
+        b_dc = tl.where((o_n < n)[:, None], b_dc, 0.0)  # the shift is not zero beyond the last column
     return b_dc
 
 
 @triton.jit
 def codes_gradient_kernel(
     p_ds, p_e, p_c, p_mix, p_dc, c, n, r, s_sb, s_sc, s_sn,
-    PROJECT: tl.constexpr, FINE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
+    NORM: tl.constexpr, PROJECT: tl.constexpr, FINE: tl.constexpr,
+    R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """`cotangent_of_codes` behind a norm, written out.   ds: b c n   c, dc: b n r   Grid: b * tiles of n."""
+    """Write `gradient_of_codes`.   ds: b c n   c, dc: b n r   Grid: b * tiles of n."""
     i_b, o_n = own_columns(n, BN)
     p_mix += i_b * (r + 1) * r
     b_dc = gradient_of_codes(
         p_ds + i_b * s_sb, p_e + i_b * c * r, p_c + i_b * n * r, p_mix, c, n, r, s_sc, s_sn, o_n,
-        True, PROJECT, FINE, R, BN, BD, BK,
+        NORM, PROJECT, FINE, R, BN, BD, BK,
     )  # fmt: skip
     store_codes(b_dc, p_dc + i_b * n * r, n, r, o_n, R)
 
@@ -219,10 +209,10 @@ def pull_back_kernel(
     KIND: tl.constexpr, PROJECT: tl.constexpr, FINE: tl.constexpr,
     R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """dZ = D (E^T dU * Q), Q left out where not RATIO, zero where z is not positive (MASK). Grid: b * tiles of n.
+    """dZ = D (E^T dU * Q), without Q if not RATIO, zero where z is not positive (MASK). Grid: b * tiles of n.
 
     A program owns BN columns.   du: b c n   e: b c r   c, q: b n r   d: b d r   z, dz: b d n
-    Where NORM, u went through a batch norm in training, and du is the cotangent behind it: see `cotangent_of_codes`.
+    Where NORM, u went through a batch norm in training, and du is the cotangent behind it: see `gradient_of_codes`.
     sums: b * tiles of n, d holds the sums of dZ over each program's columns. z and dz have the same strides.
     """
     i_b, o_n = own_columns(n, BN)

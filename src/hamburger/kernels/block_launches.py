@@ -16,7 +16,7 @@ from hamburger.tensors import full_precision
 
 HALF_MAX = torch.finfo(torch.float16).max
 
-# Of a tile of `finish`, which waits for memory more than it multiplies: small ones leave room for several at a time.
+# Tile of `finish_kernel`, which is memory-bound: small, so that several programs run on a multiprocessor.
 ROWS, COLUMNS = 64, 128
 
 
@@ -29,7 +29,7 @@ def empty_like(x: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
 
 
 class PreparedInputs(NamedTuple):
-    """What `prepare` makes: W_l in the dtype of the products, first bases for every sample, counters at zero."""
+    """W_l in the dtype of the products, initial bases for every sample, counters at zero."""
 
     lower: Tensor
     initial: Tensor
@@ -37,7 +37,7 @@ class PreparedInputs(NamedTuple):
 
 
 def prepare_inputs(lower: Tensor, initial: Tensor, b: int, dtype: torch.dtype, *, unit: bool) -> PreparedInputs:
-    """One launch for what else would be four operations of torch.   lower: d c   initial: (b or 1) d r, float32
+    """One launch instead of four torch operations.   lower: d c   initial: (b or 1) d r, float32
 
     `unit`: the columns of `initial` are drawn, and still to be normalised.
     """
@@ -75,7 +75,7 @@ def bread_backward(ds: Tensor, dz: Tensor, weight: Tensor, dx: Tensor, dtype: to
 
 
 def uses_cublas(dtype: torch.dtype) -> bool:
-    """Whether products are exact float32, which cuBLAS makes."""
+    """Whether products are exact float32, which cuBLAS computes."""
     return common.product_kind(dtype) == "ieee" and not common.INTERPRETED
 
 
@@ -85,7 +85,7 @@ def _launch_bread(
     (b, c, n), d = x.shape, weight.shape[0]
     kind = common.product_kind(dtype)
     side = _tile_side(b, d, n)
-    # float32 takes twice the room on its way in
+    # float32 needs twice the shared memory
     depth = 32 if side == 128 and (x.element_size() == 4 or kind != "bf16") else 64
     added = z if more is None else more
     launch(
@@ -97,26 +97,23 @@ def _launch_bread(
     )  # fmt: skip
 
 
-def weight_backward(dz: Tensor, x: Tensor, out: torch.dtype, dtype: torch.dtype) -> Tensor:
-    """The sum of dZ x^T over samples, by products of that dtype.   dz: b d n   x: b c n   ->   d c"""
+def weight_backward(dz: Tensor, x: Tensor, out: torch.dtype, kind: str) -> Tensor:
+    """The sum of dZ x^T over samples, by products of that kind.   dz: b d n   x: b c n   ->   d c, of dtype `out`"""
     (b, d, n), c = dz.shape, x.shape[1]
-    side, depth = (
-        64 if common.product_kind(dtype) != "bf16" or min(c, d) <= 64 else 128,
-        64 if x.element_size() == 2 else 32,
-    )
+    side, depth = 64 if kind != "bf16" or min(c, d) <= 64 else 128, 64 if x.element_size() == 2 else 32
     tiles = cdiv(d, side), cdiv(c, side)
     length, parts = split_positions(n, 2 * b * tiles[0] * tiles[1], depth)
     sums = dz.new_empty(1, b * parts, d, c, dtype=torch.float32)
     launch(
         block_kernels.weight_gradient_kernel, (b * parts, *tiles),
         dz, x, sums, d, c, n, length, *dz.stride(), *x.stride(),
-        KIND=common.product_kind(dtype), M=side, N=side, K=depth, num_warps=8 if side == 128 else 4,
+        KIND=kind, M=side, N=side, K=depth, num_warps=8 if side == 128 else 4,
     )  # fmt: skip
     return common.add_partial_sums(sums, out)[0]
 
 
 def _cublas_bread(x: Tensor, weight: Tensor, bias: Tensor | None, out: torch.dtype, rectify: bool) -> Tensor:
-    """No tensor core multiplies exact float32, and without them cuBLAS is the better program."""
+    """W x in exact float32: tensor cores do not help, and cuBLAS is faster."""
     weight, bias = weight.float(), None if bias is None else bias.float()
     with full_precision(x.device.type):
         if x.stride(1) == 1:
@@ -134,16 +131,10 @@ def _tile_side(b: int, rows: int, n: int) -> int:
 
 
 def finish_block(
-    fold: Tensor,
-    codes: Tensor,
-    y: Tensor,
-    dtype: torch.dtype,
-    *,
-    skip: Tensor | None = None,
-    norm: NormParameters | None = None,
-    rectify: bool = False,
-) -> Tensor:
-    """E C, then the norm, + skip and a ReLU where given, into y.
+    fold: Tensor, codes: Tensor, y: Tensor, dtype: torch.dtype,
+    *, skip: Tensor | None = None, norm: NormParameters | None = None, rectify: bool = False,
+) -> Tensor:  # fmt: skip
+    """Write E C to y, after the norm, the skip and the ReLU that are given.
 
     fold (E = W_u D): b c r   codes: b n r   skip, y: b c n
     """
@@ -162,71 +153,54 @@ def finish_block(
     return y
 
 
-def project_codes(x: Tensor, factor: Tensor, dtype: torch.dtype, *, fine: bool = False) -> Tensor:
-    """X^T A in float32.   x: b d n   factor: b d r   ->   b n r   (`fine`: see `common.product_kind`)"""
-    (b, d, n), r = x.shape, factor.shape[2]
-    t = tile_sizes(d, n, r, dtype)
-    codes = x.new_empty(b, n, r, dtype=torch.float32)
-    launch(
-        block_kernels.codes_kernel, (b * cdiv(n, t.BN),),
-        x, factor, codes, d, n, r, *x.stride(),
-        KIND=common.product_kind(dtype, fine=fine), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
-    )  # fmt: skip
-    return codes
-
-
 class NormCorrection(NamedTuple):
-    """What a batch norm in training takes off a cotangent of codes: see `norm_backward_kernel`."""
+    """What a batch norm in training subtracts from a cotangent of codes: see `norm_backward_kernel`."""
 
     codes: Tensor  # b n r
     mix: Tensor  # b (r + 1) r: E^T diag(h) E', and E'^T (g - h mean) in the row after it
 
 
-def codes_cotangent(ds: Tensor, scaled: Tensor, taken: NormCorrection, dtype: torch.dtype) -> Tensor:
-    """The cotangent of the codes from that behind the norm.   ds: b c n   scaled (E'): b c r   ->   b n r in float32"""
-    (b, c, n), r = ds.shape, scaled.shape[2]
-    t = tile_sizes(c, n, r, ds.dtype)
-    dc = ds.new_empty(b, n, r, dtype=torch.float32)
+def codes_cotangent(du: Tensor, fold: Tensor, correction: NormCorrection | None, dtype: torch.dtype) -> Tensor:
+    """The cotangent of the codes, in float32.   du: b c n   fold: b c r   ->   b n r   (correction: see `pull_back`)"""
+    (b, c, n), r = du.shape, fold.shape[2]
+    t = tile_sizes(c, n, r, du.dtype)
+    dc = du.new_empty(b, n, r, dtype=torch.float32)
+    codes, mix = (fold, fold) if correction is None else correction
     launch(
         block_kernels.codes_gradient_kernel, (b * cdiv(n, t.BN),),
-        ds, scaled, *taken, dc, c, n, r, *ds.stride(), **_product_kinds(dtype, norm=True), **_column_tiles(t),
+        du, fold, codes, mix, dc, c, n, r, *du.stride(),
+        NORM=correction is not None, **_product_kinds(dtype, norm=correction is not None), **_column_tiles(t),
     )  # fmt: skip
     return dc
 
 
 def pull_back(
-    du: Tensor,
-    fold: Tensor,
-    bases: Tensor,
-    ratio: Tensor | None,
-    z: Tensor | None,
-    dz: Tensor,
-    dtype: torch.dtype,
-    taken: NormCorrection | None = None,
-) -> Tensor:
-    """D (E^T dU * Q), zero where z is, into dz (b d n, laid out as z).   ->   what dz sums to, in parts: parts d
+    du: Tensor, fold: Tensor, bases: Tensor, ratio: Tensor | None, z: Tensor | None, dz: Tensor, dtype: torch.dtype,
+    correction: NormCorrection | None = None,
+) -> Tensor:  # fmt: skip
+    """Write dZ = D (E^T dU * Q), zero where z is, to dz (b d n, strides of z).   ->   partial sums of dZ: parts d
 
-    du: b c n   fold: b c r   bases: b d r   ratio: b n r   z: b d n   Behind a norm in training (`taken`) du is the
-    cotangent of its output and fold is E'.
+    du: b c n   fold: b c r   bases: b d r   ratio (Q): b n r   z: b d n   With `correction`, du is the cotangent of the
+    output of a batch norm in training, and fold is E'.
     """
     (b, c, n), d, r = du.shape, bases.shape[1], bases.shape[2]
     t = tile_sizes(max(c, d), n, r, du.dtype)
     sums = du.new_empty(b * cdiv(n, t.BN), d, dtype=torch.float32)
-    codes, mix = (fold, fold) if taken is None else taken
+    codes, mix = (fold, fold) if correction is None else correction
     launch(
         block_kernels.pull_back_kernel, (len(sums),),
         du, fold, codes, mix, fold if ratio is None else ratio, bases, dz if z is None else z, dz, sums,
         c, d, n, r, *du.stride(), *dz.stride(),
-        NORM=taken is not None, RATIO=ratio is not None, MASK=z is not None, KIND=common.product_kind(dtype),
-        **_product_kinds(dtype, norm=taken is not None), **_column_tiles(t),
+        NORM=correction is not None, RATIO=ratio is not None, MASK=z is not None, KIND=common.product_kind(dtype),
+        **_product_kinds(dtype, norm=correction is not None), **_column_tiles(t),
     )  # fmt: skip
     return sums
 
 
 def _product_kinds(dtype: torch.dtype, *, norm: bool) -> dict[str, str]:
-    """Kinds of E^T dS and of what a norm takes off it: means that cancel nearly all, and what TF32 cuts is left over.
+    """Kinds of E^T dS and of what a norm subtracts from it: the two almost cancel, so TF32 is too coarse for them.
 
-    bfloat16 factors are exact as they are.
+    bfloat16 factors are exact.
     """
     kind = common.product_kind(dtype)
     project = "tf32x3" if norm and kind == "tf32" and dtype != torch.bfloat16 else kind

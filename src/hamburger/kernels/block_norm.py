@@ -21,35 +21,7 @@ from hamburger.kernels.block_launches import NormCorrection
 from hamburger.kernels.common import own_part, product
 from hamburger.kernels.dispatch import BatchNormState, NormParameters
 from hamburger.kernels.launcher import launch
-from hamburger.kernels.tiling import TARGET_PROGRAMS, cdiv, split_positions, tile_sizes
-
-
-@triton.jit
-def moments_kernel(
-    p_c, p_sums, n, r, length, KIND: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
-):  # fmt: skip
-    """C C^T and, in the row after it, C 1: one partial sum per part of the positions.
-
-    c: b n r   sums: b parts (r + 1) r   Grid: b * parts, tiles of r, tiles of r.
-    """
-    i_bs, i_b, begin, end = own_part(n, length)
-    o_i = tl.program_id(1) * SR + tl.arange(0, SR)
-    o_j = tl.program_id(2) * SR + tl.arange(0, SR)
-    p_c += i_b * n * r
-    p_sums += i_bs * (r + 1) * r
-    b_cc = tl.zeros([SR, SR], tl.float32)
-    b_mass = tl.zeros([SR], tl.float32)
-    for i_n in range(begin, end, SN):
-        o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
-        # SR SN
-        b_i = tl.load(p_c + o_i[:, None] + o_n[None, :] * r, mask=(o_i < r)[:, None] & (o_n < end)[None, :], other=0.0)
-        # SN SR
-        b_j = tl.load(p_c + o_n[:, None] * r + o_j[None, :], mask=(o_n < end)[:, None] & (o_j < r)[None, :], other=0.0)
-        b_cc = product(b_i, b_j, b_cc, KIND)
-        b_mass += tl.sum(b_j.to(tl.float32), axis=0)
-    tl.store(p_sums + o_i[:, None] * r + o_j[None, :], b_cc, mask=(o_i < r)[:, None] & (o_j < r)[None, :])
-    if tl.program_id(1) == 0:
-        tl.store(p_sums + r * r + o_j, b_mass, mask=o_j < r)
+from hamburger.kernels.tiling import cdiv, split_positions, tile_sizes
 
 
 @triton.jit
@@ -63,7 +35,7 @@ def load_rows(p_e, c, r, o_c, o_r):
 def fold_times_moments(
     p_e, p_total, c, r, o_c, o_j, scale, CENTRED: tl.constexpr, FINE: tl.constexpr, M: tl.constexpr, SR: tl.constexpr,
 ):  # fmt: skip
-    """E (C C^T scale), less the product of the means where CENTRED.   e: c r   total: (r + 1) r   ->   M SR"""
+    """E (C C^T scale), minus the product of the means if CENTRED.   e: c r   total: (r + 1) r   ->   M SR"""
     b_sum = tl.zeros([M, SR], tl.float32)
     # SR
     b_mean_j = tl.load(p_total + r * r + o_j, mask=o_j < r, other=0.0) * scale
@@ -104,7 +76,7 @@ def statistics_kernel(
     """Mean and variance of each row of E C, over samples and positions, and the running ones. Grid: tiles of c.
 
     A program owns M rows. Samples are joined one by one, each by its mean and variance.
-    total: b (r + 1) r, from `moments_kernel`, added up   e: b c r   mean, var (biased), running ones: c   tracked: 1
+    total: b (r + 1) r, C C^T above C 1   e: b c r   mean, var (biased), running ones: c   tracked: 1
     """
     o_c = tl.program_id(0) * M + tl.arange(0, M)
     m_c = o_c < c
@@ -136,7 +108,7 @@ def relu_backward_kernel(
     p_dy, p_y, p_c, p_ds, p_sums, c, n, r, length, s_db, s_dc, s_dn, s_yb, s_yc, s_yn, s_sb, s_sc, s_sn,
     RECTIFY: tl.constexpr, KIND: tl.constexpr, SD: tl.constexpr, SR: tl.constexpr, SN: tl.constexpr,
 ):  # fmt: skip
-    """dS, the cotangent before the last ReLU, and what the norm's gradient needs of it, in parts.
+    """dS, the cotangent before the last ReLU, and partial sums that the norm's gradient needs.
 
     dy, y, ds: b c n   c: b n r   dS is written where RECTIFY, by the programs of the first tile of r; else it is dY.
     sums: b parts (c r + c), dS C^T and after it dS 1.
@@ -162,7 +134,7 @@ def relu_backward_kernel(
             if tl.program_id(2) == 0:
                 tl.store(p_ds + o_n[None, :] * s_sn, b_s.to(p_ds.dtype.element_ty), mask=m_s)
         if KIND == "bf16":
-            b_s = b_s.to(tl.bfloat16)  # what is taken off as a mean must be the mean of what is multiplied
+            b_s = b_s.to(tl.bfloat16)  # the mean that is subtracted must be that of the rounded values
         # SN SR
         b_c = tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=(o_n < end)[:, None] & (o_r < r)[None, :], other=0.0)
         b_sum = product(b_s, b_c, b_sum, KIND)
@@ -195,7 +167,7 @@ def sums_over_samples(
 
 @triton.jit
 def store_mix(p_mix, p_e, b_right, c, r, o_c, o_r, FINE: tl.constexpr, SR: tl.constexpr):
-    """Some columns of E^T times what stands to its right, all rows of them.   mix: r r   e: c r   right: M SR"""
+    """Write some columns of E^T times the matrix `right`.   mix: r r   e: c r   right: M SR"""
     for i_j in range(0, r, SR):
         o_j = i_j + tl.arange(0, SR)
         b_left = tl.trans(load_rows(p_e, c, r, o_c, o_j))
@@ -239,7 +211,7 @@ def norm_backward_kernel(
             o_e = o_c[:, None] * r + o_r[None, :]
             b_scaled = (load_rows(p_e, c, r, o_c, o_r) * b_a[:, None]).to(p_scaled.dtype.element_ty)
             tl.store(p_scaled + o_e, b_scaled, mask=m_e)
-            b_scaled = b_scaled.to(tl.float32)  # as it will be read: what cancels must cancel
+            b_scaled = b_scaled.to(tl.float32)  # rounded as stored, so that the terms cancel
             b_code = tl.load(p_total + r * r + o_r, mask=o_r < r, other=0.0)
             b_de = load_rows(p_dsc, c, r, o_c, o_r) - b_rest[:, None] * b_code[None, :]
             b_de -= b_h[:, None] * fold_times_moments(p_e, p_total, c, r, o_c, o_r, 1.0, False, FINE, M, SR)
@@ -255,32 +227,6 @@ def norm_backward_kernel(
         p_mix += tl.num_programs(0) * ((r + 1) * r)
 
 
-@triton.jit
-def outer_kernel(
-    p_e, p_d, p_w, samples, c, d, r, KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-):  # fmt: skip
-    """The sum over samples of E D^T.   e: b c r   d: b d r   w: c d   Grid: tiles of c, tiles of d."""
-    o_m = (tl.program_id(0) * M + tl.arange(0, M)).to(tl.int64)
-    o_n = (tl.program_id(1) * N + tl.arange(0, N)).to(tl.int64)
-    b_w = tl.zeros([M, N], tl.float32)
-    for _ in range(0, samples):
-        for i_r in range(0, r, K):
-            o_r = i_r + tl.arange(0, K)
-            # M K
-            b_e = tl.load(
-                p_e + o_m[:, None] * r + o_r[None, :], mask=(o_m < c)[:, None] & (o_r < r)[None, :], other=0.0
-            )
-            # K N
-            b_d = tl.load(
-                p_d + o_r[:, None] + o_n[None, :] * r, mask=(o_r < r)[:, None] & (o_n < d)[None, :], other=0.0
-            )
-            b_w = product(b_e, b_d, b_w, KIND)
-        p_e += c * r
-        p_d += d * r
-    m_w = (o_m < c)[:, None] & (o_n < d)[None, :]
-    tl.store(p_w + o_m[:, None] * d + o_n[None, :], b_w.to(p_w.dtype.element_ty), mask=m_w)
-
-
 # -- launches ----------------------------------------------------------------------------------------------------------
 
 
@@ -289,9 +235,6 @@ def outer_kernel(
 CHANNELS = 16
 
 ROWS = 64  # channels of a program that sums over positions and waits for memory: small, for several at a time
-
-# At most about so many parts of the positions are the codes' moments summed in: they are few numbers.
-MOMENTS = 64
 
 
 class BatchStatistics(NamedTuple):
@@ -303,48 +246,39 @@ class BatchStatistics(NamedTuple):
 
 
 def batch_statistics(fold: Tensor, codes: Tensor, batch: BatchNormState, dtype: torch.dtype) -> BatchStatistics:
-    """Mean and variance of E C; the running ones move.   fold: b c r   codes: b n r"""
+    """Mean and variance of E C; updates the running ones.   fold: b c r   codes: b n r"""
     (b, c, r), n = fold.shape, codes.shape[1]
-    side = _rank_tile(r)
-    tiles = cdiv(r, side)
-    length, parts = split_positions(n, cdiv(TARGET_PROGRAMS, MOMENTS), 64)
-    sums = codes.new_empty(b, parts, r + 1, r, dtype=torch.float32)
-    launch(
-        moments_kernel, (b * parts, tiles, tiles),
-        codes, sums, n, r, length, KIND=common.product_kind(dtype), SR=side, SN=64, num_warps=4,
-    )  # fmt: skip
-    total = common.add_partial_sums(sums)
+    # with the codes in the place of X, the sums over positions are C C^T above C 1
+    sums = common.sum_over_positions(
+        codes.mT, codes, tile_sizes(r, n, r, dtype), common.product_kind(dtype), gram=False
+    )
+    total = common.add_partial_sums(sums) if sums.shape[1] > 1 else sums[:, 0]
     mean, var = sums.new_empty(c), sums.new_empty(c)
     norm = batch.norm
     launch(
         statistics_kernel, (cdiv(c, CHANNELS),),
         total, fold, mean, var, norm.mean, norm.var, batch.tracked, b, c, n, r, batch.momentum,
-        FINE=_fine_kind(dtype), M=CHANNELS, SR=side, num_warps=4,
+        FINE=_fine_kind(dtype), M=CHANNELS, SR=_rank_tile(r), num_warps=4,
     )  # fmt: skip
     return BatchStatistics(mean, var, total)
 
 
 class NormGradients(NamedTuple):
-    """What comes back through ReLU, skip and norm. `ds` is the cotangent of the sum with the skip."""
+    """Gradients through ReLU, skip and norm. `ds` is the cotangent of the sum with the skip."""
 
     ds: Tensor  # b c n
     scaled: Tensor  # E': b c r
     dfold: Tensor  # dE: b c r, float32
-    taken: NormCorrection
+    correction: NormCorrection
     dgamma: Tensor  # c
     dbeta: Tensor  # c
 
 
 def norm_backward(
-    dy: Tensor,
-    y: Tensor | None,
-    fold: Tensor,
-    codes: Tensor,
-    found: BatchStatistics,
-    norm: NormParameters,
+    dy: Tensor, y: Tensor | None, fold: Tensor, codes: Tensor, found: BatchStatistics, norm: NormParameters,
     dtype: torch.dtype,
-) -> NormGradients:
-    """dy: b c n   y: b c n, where a ReLU follows   fold: b c r   codes: b n r"""
+) -> NormGradients:  # fmt: skip
+    """dy: b c n   y: b c n, or None without a ReLU   fold: b c r   codes: b n r"""
     (b, c, n), r = dy.shape, fold.shape[2]
     t = tile_sizes(c, n, r, dtype)
     tiles = cdiv(c, ROWS), cdiv(r, t.SR)
@@ -370,23 +304,12 @@ def norm_backward(
     return NormGradients(ds, scaled, dfold, NormCorrection(codes, common.add_partial_sums(mix)), dgamma, dbeta)
 
 
-def outer_product(dfold: Tensor, bases: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
-    """The sum over samples of dE D^T.   dfold: b c r   bases: b d r   ->   c d, as `like`"""
-    (b, c, r), d = dfold.shape, bases.shape[1]
-    out = torch.empty_like(like, memory_format=torch.contiguous_format)
-    launch(
-        outer_kernel, (cdiv(c, 64), cdiv(d, 64)),
-        dfold, bases, out, b, c, d, r, KIND=common.factor_product_kind(dtype), M=64, N=64, K=32, num_warps=4,
-    )  # fmt: skip
-    return out
-
-
 def _rank_tile(r: int) -> int:
     return 16 if r <= 16 else 32 if r <= 32 else 64
 
 
 def _fine_kind(dtype: torch.dtype) -> str:
-    """Sums over codes keep the digits of a float32, for means are taken off. A bfloat16 E is exact on the left."""
+    """Sums over codes keep all digits of a float32, because means are subtracted. A bfloat16 E is exact on the left."""
     if dtype == torch.bfloat16:
         return "tf32x2"
     return "ieee" if common.product_kind(dtype) == "ieee" else "tf32x3"

@@ -17,7 +17,6 @@ from hamburger.kernels.block_norm import BatchStatistics
 from hamburger.kernels.dispatch import BatchNormState, BlockPlan, BreadWeights, NormParameters
 from hamburger.kernels.launcher import (
     Outputs,
-    PackedLayout,
     PackedTensors,
     device_of,
     launch_cached,
@@ -31,23 +30,17 @@ class TrainingPlan(NamedTuple):
     eps: float  # of the norm
     momentum: float
     rectify: bool  # a ReLU at the end
-    unit: bool  # the columns of the first bases are still to be normalised
+    unit: bool  # the columns of the first bases are to be normalised
 
 
 def train_block(
-    x: Tensor,
-    weights: BreadWeights,
-    initial: Tensor,
-    plan: BlockPlan,
-    batch: BatchNormState,
-    *,
-    rectify: bool,
-    unit: bool,
-) -> tuple[Tensor, Tensor]:
-    """x + BN(W_u M(W_l x)), then a ReLU, with a gradient; the norm's running statistics move.
+    x: Tensor, weights: BreadWeights, initial: Tensor, plan: BlockPlan, batch: BatchNormState,
+    *, rectify: bool, unit: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """x + BN(W_u M(W_l x)), then a ReLU, with a gradient; updates the running statistics.
 
     x: b c and further axes, joined here to save torch two nodes of its graph.   initial: (b or 1) d r (float32)
-    ->   y, as x,  the bases found: b d r
+    ->   y, as x,  the final bases: b d r
     """
     how = TrainingPlan(plan, batch.norm.eps, batch.momentum, rectify, unit)
     norm = batch.norm
@@ -58,20 +51,20 @@ def train_block(
 
 
 class SavedIntermediates(NamedTuple):
-    """What the backward pass alone looks at."""
+    """Internal tensors saved for the backward pass."""
 
     codes: Tensor
     slope: Tensor
     fold: Tensor
     z: Tensor
-    lower: Tensor  # rounded, or empty where it is the parameter itself
+    lower: Tensor  # rounded; empty if it is the parameter itself
     mean: Tensor
     var: Tensor
     total: Tensor
 
 
 def _forward(how: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedTensors]:
-    """->   y and the bases,  what is kept"""
+    """->   y and the bases,  `SavedIntermediates`, packed"""
     plan = how.plan
 
     def solve(
@@ -101,10 +94,10 @@ def _forward(how: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedT
 
 
 class SavedTensors(NamedTuple):
-    """What the forward pass was given and gave, and the backward pass looks at."""
+    """Inputs and outputs of the forward pass that are saved for the backward pass."""
 
     x: Tensor
-    y: Tensor | None  # where a ReLU made it
+    y: Tensor | None  # if it ends in a ReLU
     lower: Tensor
     upper: Tensor
     gamma: Tensor
@@ -122,9 +115,9 @@ def gradients(
         k, x = SavedIntermediates(*PackedTensors(of_packed, kept.layout).tensors()), x.flatten(2)
         norm, found = NormParameters(k.mean, k.var, gamma, None, how.eps), BatchStatistics(k.mean, k.var, k.total)
         back = block_norm.norm_backward(dy, None if y is None else y.flatten(2), k.fold, k.codes, found, norm, dtype)
-        dupper = block_norm.outer_product(back.dfold, bases, upper, dtype)
+        dupper = block_launches.weight_backward(back.dfold, bases, upper.dtype, common.factor_product_kind(dtype))
         dz, dbias = block.pull_back_ham(
-            back.ds, back.scaled, x, k.z, SolvedFactors(bases, k.codes, k.slope), plan, back.taken
+            back.ds, back.scaled, x, k.z, SolvedFactors(bases, k.codes, k.slope), plan, back.correction
         )
         lower = k.lower if k.lower.numel() else lower
         dx, dlower = _lower_bread_backward(back.ds, dz, x, lower, dtype, fresh=how.rectify, needs=needs)
@@ -140,7 +133,7 @@ def gradients(
 def _lower_bread_backward(
     ds: Tensor, dz: Tensor, x: Tensor, lower: Tensor, dtype: torch.dtype, *, fresh: bool, needs: Sequence[bool]
 ) -> tuple[Tensor, Tensor]:
-    """dS + W_l^T dZ, in the place of dS where it is `fresh`, and dZ x^T, summed over samples; what is needed of both.
+    """dS + W_l^T dZ, in place if dS is `fresh`, and the sum of dZ x^T over samples; those that are needed.
 
     ds: b c n   dz: b d n   ->   b c n,  d c
     """
@@ -152,7 +145,7 @@ def _lower_bread_backward(
             dx = block.input_gradient(x, lower.to(dz.dtype), dz) + ds
         return dx, dlower
     if needs[1]:
-        dlower = block_launches.weight_backward(dz, x, torch.float32, dtype)
+        dlower = block_launches.weight_backward(dz, x, torch.float32, common.product_kind(dtype))
     if needs[0]:
         dx = ds if fresh else torch.empty_like(x)
         block_launches.bread_backward(ds, dz, lower, dx, dtype)
@@ -177,26 +170,13 @@ class _TrainBlock(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         if dy is None:
             return (None,) * 11
-        saved, needs, shape, dy = ctx.saved_tensors, ctx.needs_input_grad[:6], dy.shape, dy.flatten(2)
-        seen, kept = SavedTensors(*saved[:6]), PackedTensors(saved[6:], ctx.layout)
-        if torch.is_grad_enabled():  # create_graph=True
-            found = _FirstDerivative.apply(ctx.how, needs, ctx.layout, dy, *saved)
-        else:
-            found = gradients(dy, seen, kept, ctx.how, needs)
-        dx, dlower, dbias, *rest = found
-        dx = None if dx is None else dx.view(shape)
+        how, layout, needs = ctx.how, ctx.layout, ctx.needs_input_grad[:6]
+
+        def derive(dy: Tensor, *saved: Tensor) -> tuple[Tensor | None, ...]:
+            return gradients(dy, SavedTensors(*saved[:6]), PackedTensors(saved[6:], layout), how, needs)
+
+        dx, dlower, dbias, *rest = common.first_derivative(derive, dy.flatten(2), *ctx.saved_tensors)
+        dx = None if dx is None else dx.view(dy.shape)
         dlower = None if dlower is None else dlower.to(ctx.dtypes[0])
         dbias = None if dbias is None else dbias.to(ctx.dtypes[1])
         return dx, dlower, dbias, *rest, None, None, None, None, None
-
-
-class _FirstDerivative(torch.autograd.Function):
-    """`gradients` with a graph that says why there is none."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, how: TrainingPlan, needs: Sequence[bool], layout: PackedLayout | None, dy: Tensor, *saved: Tensor
-    ) -> tuple[Tensor | None, ...]:
-        return gradients(dy, SavedTensors(*saved[:6]), PackedTensors(saved[6:], layout), how, needs)
-
-    backward = staticmethod(common.refuse_second_derivative)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from hamburger.kernels import common, cosine
 from hamburger.kernels.common import expand, load_codes, own_columns, project, store_codes
-from hamburger.kernels.launcher import Outputs, device_of, launch, launch_cached
+from hamburger.kernels.launcher import decompose_eagerly, device_of, launch
 from hamburger.kernels.tiling import cdiv, streaming_grid, tile_sizes, try_cooperative
 from hamburger.linalg import normalize_columns, ridge_projector
 from hamburger.tensors import full_precision
@@ -23,7 +24,7 @@ def readout_kernel(
     MORE: tl.constexpr, STORE: tl.constexpr, EXPAND: tl.constexpr,
     KIND: tl.constexpr, COARSE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """C = A^T X and where EXPAND Y = B C for two dictionaries A (in) and B (out), both b d r. Grid: b * tiles of n.
+    """C = A^T X, with EXPAND also Y = B C, for two dictionaries A (in) and B (out), both b d r. Grid: b * tiles of n.
 
     A program owns BN columns.   x, y: b d n   more, c: b n r
     The read-out has A = M^T (the ridge projector) and B = D; its derivative has them exchanged, the cotangent of Y in
@@ -54,31 +55,20 @@ def decompose(
     keep = torch.is_grad_enabled() and x.requires_grad
     bases = bases.detach().float().contiguous()
     if keep or torch.compiler.is_compiling():
-        found, codes, y, _ = cd_op(x, bases, steps, temperature, beta, keep)
-    else:  # an operator of torch.library would take more CPU time than all its launches
-
-        def bare(x: Tensor, bases: Tensor) -> Outputs:
-            found, codes, y, _ = solve_factors(x, bases, steps, temperature, beta, keep=False, product=True)
-            assert y is not None
-            return found, codes, y
-
-        with device_of(x):
-            found, codes, y = launch_cached(bare, (x, bases), "cd", steps, temperature, beta, common.tf32_enabled())
-    return found, codes.mT, y
+        new_bases, codes, y, _ = cd_op(x, bases, steps, temperature, beta, keep)
+    else:
+        solve = functools.partial(
+            solve_factors, steps=steps, temperature=temperature, beta=beta, keep=False, product=True
+        )
+        facts = "cd", steps, temperature, beta, common.tf32_enabled()
+        new_bases, codes, y = decompose_eagerly(solve, x, bases, *facts)
+    return new_bases, codes.mT, y
 
 
 def solve_factors(
-    x: Tensor,
-    bases: Tensor,
-    steps: int,
-    temperature: float,
-    beta: float,
-    *,
-    keep: bool,
-    product: bool,
-    dtype: torch.dtype = torch.float32,
-    counters: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float,
+    *, keep: bool, product: bool, dtype: torch.dtype = torch.float32, counters: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """K steps and the ridge read-out.   x: b d n   bases: b d r, float32, contiguous
 
     ->   bases: b d r, with unit columns if steps > 0,  codes: b n r of `dtype`,  D C: b d n if `product`,  and if
@@ -112,7 +102,7 @@ def solve_factors(
 def cd_op(
     x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """->   bases: b d r,  codes: b n r,  D C: b d n,  the projector: b d r where `keep`, else empty"""
+    """->   bases: b d r,  codes: b n r,  D C: b d n,  the projector: b d r if `keep`, else empty"""
     found, codes, y, projector = solve_factors(x, bases, steps, temperature, beta, keep=keep, product=True)
     assert y is not None
     return found, codes, y, found.new_empty(0) if projector is None else projector

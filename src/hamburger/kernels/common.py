@@ -12,6 +12,7 @@ these kernels: a program reads what earlier launches wrote, and writes what no o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -192,7 +193,8 @@ def sums_kernel(
             o_n = (i_n + tl.arange(0, SN)).to(tl.int64)
             # SN SR
             m_c = (o_n < end)[:, None] & (o_r < r)[None, :]
-            b_mass += tl.sum(tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=m_c, other=0.0), axis=0)
+            b_c = tl.load(p_c + o_n[:, None] * r + o_r[None, :], mask=m_c, other=0.0)
+            b_mass += tl.sum(b_c.to(tl.float32), axis=0)
         tl.store(p_sums + d * r + o_r, b_mass, mask=o_r < r)
 
 
@@ -294,11 +296,30 @@ def tf32_enabled() -> bool:
     return bool(flags.allow_tf32) if precision is None else bool(precision == "tf32")
 
 
+# -- derivatives -------------------------------------------------------------------------------------------------------
+
+
+Gradients = tuple[Tensor | None, ...]
+
+
+def first_derivative(gradients: Callable[..., Gradients], *tensors: Tensor | None) -> Gradients:
+    """`gradients(*tensors)`; with create_graph=True its results have a graph that refuses a second derivative."""
+    return _FirstDerivative.apply(gradients, *tensors) if torch.is_grad_enabled() else gradients(*tensors)
+
+
 def refuse_second_derivative(ctx: Any, *cotangents: Tensor) -> NoReturn:
     raise OptionError(
         "decompose: backend 'fused' can be differentiated once, and a second derivative was requested "
         "(create_graph=True); take backend='plain'"
     )
+
+
+class _FirstDerivative(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gradients: Callable[..., Gradients], *tensors: Tensor | None) -> Gradients:
+        return gradients(*tensors)
+
+    backward = staticmethod(refuse_second_derivative)
 
 
 # -- launches ----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def products_and_squares(
     p_x, p_d, d, n, r, s_xd, s_xn, o_n,
     NORMS: tl.constexpr, KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """X^T D for a tile of columns, |x|^2 of each (where NORMS), |d|^2 of each basis.
+    """X^T D for a tile of columns, |x|^2 of each (if NORMS), |d|^2 of each basis.
 
     x: d n   d: d r   ->   BN R,  BN,  R
     """
@@ -49,10 +49,10 @@ def inverse_norms(b_xx, TINY: tl.constexpr):
 
 @triton.jit
 def unit_scales(b_dd, CENTROIDS: tl.constexpr, EPS: tl.constexpr):
-    """What brings bases to unit length.
+    """Factors that give bases unit length.
 
-    CD's bases are centroids of unit length, but only the last are stored so: CENTROIDS scales for both, one after the
-    other, which differs from once where a centroid is all but zero.
+    CENTROIDS: for CD, which normalises centroids and normalises again for the cosine. Twice differs from once for an
+    almost zero centroid.
     """
     b_norm = tl.sqrt(b_dd)
     b_scale = 1.0 / tl.maximum(b_norm, EPS)
@@ -119,45 +119,30 @@ TINY = torch.finfo(torch.float32).tiny
 def run_steps(
     x: Tensor, bases: Tensor, steps: int, temperature: float, t: TileSizes, *, unit: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """K times: assign every column, then move each basis to the mean of its columns (as if brought to `unit` length).
+    """K times: assign every column, then move each basis to the mean of its columns. `unit`: as if then normalised.
 
     x: b d n   bases: b d r   ->   bases: b d r,  memory for codes: b n r,  1 / |x|: b n, empty memory where steps = 0
     """
-    (b, _, n), r = x.shape, bases.shape[2]
+    (b, d, n), r = x.shape, bases.shape[2]
     codes, scale = x.new_empty(b, n, r, dtype=torch.float32), x.new_empty(b, n, dtype=torch.float32)
     for step in range(steps):
         assign_columns(x, bases, scale, codes, None, temperature, t, first=step == 0, centroids=unit and step > 0)
         sums = common.sum_over_positions(x, codes, t, common.product_kind(x.dtype, fine=True), gram=False)
-        bases = move_to_centroids(sums, t)
+        bases = torch.empty(b, d, r, dtype=torch.float32, device=x.device)
+        launch(
+            # tiles of d on the first axis: the others end at 65,535, and d counts positions for the channel ham
+            centroids_kernel, (b * cdiv(d, t.FD), cdiv(r, t.FR)),
+            sums, bases, d, r, sums.shape[1],
+            EPS=EPS, FD=t.FD, FR=t.FR, FP=min(t.FP, power_of_two(sums.shape[1])), num_warps=4,
+        )  # fmt: skip
     return bases, codes, scale
 
 
-def move_to_centroids(sums: Tensor, t: TileSizes) -> Tensor:
-    """X C^T diag(C 1)^-1.   sums: b parts (d + 1) r, X C^T above C 1   ->   b d r"""
-    b, parts, rows, r = sums.shape
-    d = rows - 1
-    bases = torch.empty(b, d, r, dtype=torch.float32, device=sums.device)
-    launch(
-        # tiles of d on the first axis: the others end at 65,535, and d is all positions where channels are decomposed
-        centroids_kernel, (b * cdiv(d, t.FD), cdiv(r, t.FR)),
-        sums, bases, d, r, parts, EPS=EPS, FD=t.FD, FR=t.FR, FP=min(t.FP, power_of_two(parts)), num_warps=4,
-    )  # fmt: skip
-    return bases
-
-
 def assign_columns(
-    x: Tensor,
-    bases: Tensor,
-    scale: Tensor,
-    codes: Tensor,
-    y: Tensor | None,
-    temperature: float,
-    t: TileSizes,
-    *,
-    first: bool,
-    centroids: bool = False,
-) -> None:
-    """Write the codes, and where there is a y also D C."""
+    x: Tensor, bases: Tensor, scale: Tensor, codes: Tensor, y: Tensor | None, temperature: float, t: TileSizes,
+    *, first: bool, centroids: bool = False,
+) -> None:  # fmt: skip
+    """Write the codes, and if there is a y also D C."""
     (b, d, n), r = x.shape, bases.shape[2]
     out = x if y is None else y
     launch(
@@ -173,20 +158,14 @@ def assign_columns(
 
 
 def streaming_bytes(D: int, R: int) -> int:
-    """A tile of X, D and the codes in two halves each; or one of the codes and two stages of Y. And what sums need."""
+    """Shared memory: a tile of X, D and the codes in halves, or the codes and two stages of Y; and what sums need."""
     return 2 * (D * BN + 2 * D * R + max(2 * BN * R, BN * R + 2 * 64 * BN)) + 4096
 
 
 def run_streaming_steps(
-    x: Tensor,
-    bases: Tensor,
-    grid: StreamingGrid,
-    steps: int,
-    temperature: float,
-    *,
-    unit: bool,
-    counters: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
+    x: Tensor, bases: Tensor, grid: StreamingGrid, steps: int, temperature: float,
+    *, unit: bool, counters: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`run_steps` in one launch, without writing codes.   ->   bases: b d r,  1 / |x|: b n, empty memory if steps = 0
 
     `counters`: `common.zero_counters`, if the caller has them already.

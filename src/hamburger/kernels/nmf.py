@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from hamburger.kernels import common, nmf_hopper
 from hamburger.kernels.common import add_parts, expand, load_codes, own_columns, product, project, softmax, store_codes
-from hamburger.kernels.launcher import Outputs, device_of, launch, launch_cached
+from hamburger.kernels.launcher import decompose_eagerly, device_of, launch
 from hamburger.kernels.nmf_hopper import NMFFactors
 from hamburger.kernels.tiling import (
     TileSizes,
@@ -50,7 +51,7 @@ def step_kernel(
     p_x, p_d, p_g, p_c, d, n, r, s_xb, s_xd, s_xn, eps,
     FIRST: tl.constexpr, KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One update of the codes, in place; FIRST makes the codes before it. Grid: b * tiles of n.
+    """One update of the codes, in place; FIRST computes the codes before it. Grid: b * tiles of n.
 
     A program owns BN columns.   x: b d n   d: b d r   g (D^T D): b r r   c: b n r
     """
@@ -61,7 +62,7 @@ def step_kernel(
         store_codes(softmax(b_xd, r, R), p_c, n, r, o_n, R)
         tl.debug_barrier()  # `ratio` reads them back, each thread what others wrote
     b_c = ratio(p_c, p_g, n, r, o_n, eps, KIND, R, BN, BK) * b_xd
-    tl.debug_barrier()  # no thread overwrites what another has still to read
+    tl.debug_barrier()  # no thread overwrites what another still has to read
     store_codes(b_c, p_c, n, r, o_n, R)
 
 
@@ -71,10 +72,10 @@ def readout_kernel(
     FIRST: tl.constexpr, KEEP: tl.constexpr, EXPAND: tl.constexpr,
     KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """The last update of the codes, into `last`, and where EXPAND Y = D C. Grid: b * tiles of n.
+    """The last update of the codes, into `last`, and with EXPAND also Y = D C. Grid: b * tiles of n.
 
     x, y: b d n   d: b d r   g (D^T D): b r r   c, last, ratio (Q): b n r   A program owns BN columns.
-    It is linear in X: C = Q * D^T X with Q = C / (D^T D C + eps) from before it, all that its gradient needs (KEEP).
+    It is linear in X: C = Q * D^T X with Q = C / (D^T D C + eps) from before it, which its gradient needs (KEEP).
     """
     i_b, o_n = own_columns(n, BN)
     p_d, p_g, p_c = p_d + i_b * d * r, p_g + i_b * r * r, p_c + i_b * n * r
@@ -97,7 +98,7 @@ def pull_back_kernel(
     p_dy, p_d, p_ratio, p_more, p_dx, d, n, r, s_yb, s_yd, s_yn, s_xb, s_xd, s_xn,
     MORE: tl.constexpr, KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """The cotangent of X: D (Q * (D^T dY + dC)), dC where MORE. Grid: b * tiles of n.
+    """The cotangent of X: D (Q * (D^T dY + dC)), dC if MORE. Grid: b * tiles of n.
 
     A program owns BN columns.   dy, dx: b d n   d: b d r   ratio (Q), more (dC): b n r
     """
@@ -137,24 +138,6 @@ def bases_kernel(
     tl.store(p_new + o_d[:, None] * r + o_r[None, :], b_d * b_xc / (b_dcc + eps), mask=m_d)
 
 
-# -- update of D -------------------------------------------------------------------------------------------------------
-
-
-def update_bases(bases: Tensor, sums: Tensor, dtype: torch.dtype, t: TileSizes, eps: float) -> Tensor:
-    """bases: b d r   sums: b parts (d + r) r, X C^T above C C^T   ->   b d r   (dtype: of x)"""
-    b, d, r = bases.shape
-    new = torch.empty_like(bases)  # not in place: other programs still read the old rows
-    most = power_of_two(sums.shape[1])
-    launch(
-        # tiles of d on the first axis: the others end at 65,535, and d is all positions where channels are decomposed
-        bases_kernel, (b * cdiv(d, t.FD), cdiv(r, t.FR)),
-        bases, sums, new, d, r, sums.shape[1], eps,
-        KIND=common.factor_product_kind(dtype), FD=t.FD, FR=t.FR, FK=t.FK, FP=min(t.FP, most), FPK=min(t.FPK, most),
-        num_warps=4,
-    )  # fmt: skip
-    return new
-
-
 # -- solve and gradient ------------------------------------------------------------------------------------------------
 
 
@@ -168,30 +151,17 @@ def decompose(x: Tensor, bases: Tensor, *, steps: int, eps: float = 1e-6) -> tup
     keep = torch.is_grad_enabled() and x.requires_grad
     bases = bases.detach().float().contiguous()
     if keep or torch.compiler.is_compiling():
-        found, codes, y, _ = nmf_op(x, bases, steps, eps, keep)
-    else:  # an operator of torch.library would take more CPU time than all its launches
-
-        def bare(x: Tensor, bases: Tensor) -> Outputs:
-            found, codes, y, _ = solve_factors(x, bases, steps, eps, keep=False, product=True)
-            assert y is not None
-            return found, codes, y
-
-        with device_of(x):
-            found, codes, y = launch_cached(bare, (x, bases), "nmf", steps, eps, common.tf32_enabled())
-    return found, codes.mT, y
+        new_bases, codes, y, _ = nmf_op(x, bases, steps, eps, keep)
+    else:
+        solve = functools.partial(solve_factors, steps=steps, eps=eps, keep=False, product=True)
+        new_bases, codes, y = decompose_eagerly(solve, x, bases, "nmf", steps, eps, common.tf32_enabled())
+    return new_bases, codes.mT, y
 
 
 def solve_factors(
-    x: Tensor,
-    bases: Tensor,
-    steps: int,
-    eps: float,
-    *,
-    keep: bool,
-    product: bool,
-    dtype: torch.dtype = torch.float32,
-    counters: Tensor | None = None,
-) -> NMFFactors:
+    x: Tensor, bases: Tensor, steps: int, eps: float,
+    *, keep: bool, product: bool, dtype: torch.dtype = torch.float32, counters: Tensor | None = None,
+) -> NMFFactors:  # fmt: skip
     """K steps from softmax codes, and the read-out.   x: b d n   bases: b d r, float32, contiguous
 
     `keep`: also return Q. `product`: also return D C. `dtype`: of the codes. `counters`: `common.zero_counters`, if
@@ -224,7 +194,15 @@ def _solve_tiled(
             step_kernel, (b * cdiv(n, t.BN),),
             x, bases, gram, codes, d, n, r, *x.stride(), eps, FIRST=step == 0, KIND=kind, BK=t.BK, **_column_tiles(t)
         )  # fmt: skip
-        bases = update_bases(bases, common.sum_over_positions(x, codes, t, kind, gram=True), x.dtype, t, eps)
+        sums = common.sum_over_positions(x, codes, t, kind, gram=True)
+        old, bases = bases, torch.empty_like(bases)  # not in place: other programs still read the old rows
+        parts = power_of_two(sums.shape[1])
+        launch(
+            # tiles of d on the first axis: the others end at 65,535, and d counts positions for the channel ham
+            bases_kernel, (b * cdiv(d, t.FD), cdiv(r, t.FR)),
+            old, sums, bases, d, r, sums.shape[1], eps, KIND=common.factor_product_kind(x.dtype),
+            FD=t.FD, FR=t.FR, FK=t.FK, FP=min(t.FP, parts), FPK=min(t.FPK, parts), num_warps=4,
+        )  # fmt: skip
         gram = common.gram_matrix(bases, x.dtype, t)
     y = torch.empty_like(x) if product else None
     ratio = torch.empty_like(codes, dtype=common.saved_dtype(x.dtype)) if keep else None
@@ -240,7 +218,7 @@ def _solve_tiled(
 
 @torch.library.custom_op("hamburger::nmf_fused", mutates_args=())
 def nmf_op(x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """->   bases: b d r,  codes: b n r,  D C: b d n,  Q: b n r where `keep`, else empty"""
+    """->   bases: b d r,  codes: b n r,  D C: b d n,  Q: b n r if `keep`, else empty"""
     found, codes, y, ratio = solve_factors(x, bases, steps, eps, keep=keep, product=True)
     assert y is not None
     return found, codes, y, x.new_empty(0, dtype=common.saved_dtype(x.dtype)) if ratio is None else ratio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from hamburger.kernels import common, cosine
 from hamburger.kernels.common import load_codes, own_columns, product, project, softmax
 from hamburger.kernels.cosine import inverse_norms, products_and_squares, unit_scales
-from hamburger.kernels.launcher import Outputs, device_of, launch, launch_cached
+from hamburger.kernels.launcher import decompose_eagerly, device_of, launch
 from hamburger.kernels.tiling import StreamingGrid, cdiv, streaming_grid, tile_sizes, try_cooperative
 from hamburger.linalg import EPS
 
@@ -28,9 +29,9 @@ def pull_back_kernel(
     """The cotangent of X from that of Y = D C (OF_Y), that of C (OF_C), or both. Grid: b * tiles of n.
 
     A program owns BN columns.   x, dy, dx: b d n   d: b d r   more (dC): b n r
-    The codes are made again from X and D rather than kept. With u = d / |d|, cos = u^T x / |x| and the cotangent a of
+    The codes are recomputed from X and D, not saved. With u = d / |d|, cos = u^T x / |x| and the cotangent a of
     cos, dx = (sum_r a u - (sum_r a cos) x / |x|) / |x|; CONSTANT norms leave out the second term.
-    sums: b * tiles of n, d gets the sums of dx over each program's columns (SUMS).
+    With SUMS the sums of dx over each program's columns are written to sums: b * tiles of n, d.
     """
     i_b, o_n = own_columns(n, BN)
     p_x, p_d, p_dx = p_x + i_b * s_xb, p_d + i_b * d * r, p_dx + i_b * s_gb
@@ -80,29 +81,17 @@ def decompose(
     """
     bases = bases.detach().float().contiguous()
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and x.requires_grad):
-        found, codes, y = vq_op(x, bases, steps, temperature, constant_norms)
-    else:  # an operator of torch.library would take more CPU time than all its launches
-
-        def bare(x: Tensor, bases: Tensor) -> Outputs:
-            found, codes, y = solve_factors(x, bases, steps, temperature, product=True)
-            assert y is not None
-            return found, codes, y
-
-        with device_of(x):
-            found, codes, y = launch_cached(bare, (x, bases), "vq", steps, temperature, common.tf32_enabled())
-    return found, codes.mT, y
+        new_bases, codes, y = vq_op(x, bases, steps, temperature, constant_norms)
+    else:
+        solve = functools.partial(solve_factors, steps=steps, temperature=temperature, product=True)
+        new_bases, codes, y = decompose_eagerly(solve, x, bases, "vq", steps, temperature, common.tf32_enabled())
+    return new_bases, codes.mT, y
 
 
 def solve_factors(
-    x: Tensor,
-    bases: Tensor,
-    steps: int,
-    temperature: float,
-    *,
-    product: bool,
-    dtype: torch.dtype = torch.float32,
-    counters: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor | None]:
+    x: Tensor, bases: Tensor, steps: int, temperature: float,
+    *, product: bool, dtype: torch.dtype = torch.float32, counters: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
     """K steps and the read-out.   x: b d n   bases: b d r, float32, contiguous
 
     ->   bases: b d r,  codes: b n r of `dtype`,  D C: b d n if `product`   (`counters`: `cosine.run_streaming_steps`)
@@ -158,17 +147,12 @@ def _(x: Tensor, bases: Tensor, steps: int, temperature: float, constant_norms: 
 
 
 def input_cotangent(
-    x: Tensor,
-    dy: Tensor | None,
-    dc: Tensor | None,
-    bases: Tensor,
-    temperature: float,
-    constant_norms: bool,
+    x: Tensor, dy: Tensor | None, dc: Tensor | None, bases: Tensor, temperature: float, constant_norms: bool,
     sums: Tensor | None = None,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     """The cotangent of x from those of D C and of the codes, or of one of them.   x, dy: b d n   dc: b n r   ->   b d n
 
-    sums: b * parts d, as `sums_of` makes it; gets what it sums to over positions, in parts
+    sums: from `cotangent_sums`; receives the sums of the result over parts of the positions: b * parts d
     """
     (b, d, n), r = x.shape, bases.shape[2]
     t = tile_sizes(d, n, r, x.dtype)
@@ -196,7 +180,7 @@ def cotangent_sums(x: Tensor, r: int) -> Tensor:
 def vq_backward_op(
     x: Tensor, dy: Tensor, dc: Tensor | None, bases: Tensor, temperature: float, constant_norms: bool
 ) -> Tensor:
-    """`input_cotangent` for torch.compile and for graphs of torch's own."""
+    """`input_cotangent` as an operator, for autograd and torch.compile."""
     with device_of(x):
         return input_cotangent(x, dy, None if dc is None else dc.contiguous(), bases, temperature, constant_norms)
 

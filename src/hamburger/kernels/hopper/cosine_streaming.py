@@ -19,6 +19,7 @@ from hamburger.kernels.hopper.common import (
     SWIZZLED,
     arrive,
     column_range,
+    fence_shared,
     load_bases_at_once,
     load_columns,
     load_partial_sums,
@@ -27,13 +28,12 @@ from hamburger.kernels.hopper.common import (
     own_codes,
     partial_sum_layout,
     product_layout,
-    ready,
     row_layout,
     softmax,
     store_rows,
     store_sums,
     strides_of_tile,
-    threads_meet,
+    thread_barrier,
     tile_at,
     tile_layout,
     wait,
@@ -46,33 +46,33 @@ TINY = gl.constexpr(1.1754943508222875e-38)  # the least normal float32
 
 @gluon.jit
 def rest(b_value, b_high):
-    """The second half of a float32: what its first, of bfloat16, leaves of it, in bfloat16 as well."""
+    """The low half of a float32: the remainder after its high half, in bfloat16."""
     return (b_value - b_high.to(gl.float32)).to(gl.bfloat16)
 
 
 @gluon.jit
 def inverse_norms(b_xx):
-    """1 / |x|, 0 for a zero column, which has no direction.   b_xx: |x|^2"""
+    """1 / |x|, 0 for a zero column.   b_xx: |x|^2"""
     m_zero = b_xx < TINY
     return gl.where(m_zero, 0.0, gl.rsqrt(gl.where(m_zero, 1.0, b_xx)))
 
 
 @gluon.jit
 def unit_scales(b_norm):
-    """What brings bases to unit length.   b_norm: |d|"""
+    """Factors that give bases unit length.   b_norm: |d|"""
     return 1.0 / gl.maximum(b_norm, EPS)
 
 
 @gluon.jit
 def unit_scales_again(b_norm, b_unit):
-    """CD's bases are centroids of unit length, but only the last are stored so. This scales for both, one after the
-    other, which differs from once where a centroid is all but zero.   b_unit: `unit_scales` of b_norm"""
+    """The factors for CD, which normalises centroids and normalises again for the cosine. Twice differs from once for
+    an almost zero centroid.   b_unit: `unit_scales` of b_norm"""
     return b_unit / gl.maximum(b_norm * b_unit, EPS)
 
 
 @gluon.jit
 def split_bases(p_d, b_high, b_low, d, r, z, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
-    """All of D into shared memory in halves; |d|^2 of each basis.   d: d r, float32   high, low: D/64 64 R   ->   R"""
+    """Load D into shared memory in halves.   d: d r, float32   high, low: D/64 64 R   ->   |d|^2 of each basis: R"""
     b_rows = load_bases_at_once(p_d, d, r, r, z, D, R, W)
     b_dd = b_rows[0] * b_rows[0]
     for i in gl.static_range(D // 64):
@@ -86,7 +86,7 @@ def split_bases(p_d, b_high, b_low, d, r, z, D: gl.constexpr, R: gl.constexpr, W
 
 @gluon.jit
 def add_squares(b_xx, b_rows):
-    """b_xx: 32 BN, which four parts of a piece of X are squared and added to.   b_rows: ROWS BN"""
+    """b_xx (32 BN) plus the squares of a piece of X, 32 rows at a time.   b_rows: ROWS BN"""
     for i in gl.static_range(ROWS // 32):
         b_part = b_rows.slice(i * 32, 32, dim=0).load(b_xx.type.layout).to(gl.float32)
         b_xx += b_part * b_part
@@ -98,15 +98,15 @@ def project_pieces(
     b_x, b_high, b_low, b_xx, zero, z,
     FIRST: gl.constexpr, ASYNC: gl.constexpr, PIECES: gl.constexpr,
 ):  # fmt: skip
-    """X^T D with both halves of D, under way, a piece as soon as it is there; where FIRST also squares of X.
+    """Issue X^T D with both halves of D, piece by piece as X arrives; with FIRST and ASYNC add squares of X to xx.
 
-    high, low: D/64 64 R   xx: 32 BN, which squares are added to where X arrives in the background   ->   BN R,  xx
+    high, low: D/64 64 R   xx: 32 BN   ->   BN R, in flight,  xx
     """
     b_xd = zero
     for i in gl.static_range(PIECES):
         if ASYNC:
             async_copy.wait_group(PIECES - 1 - i)
-            ready()
+            fence_shared()
         b_rows = b_x.index(i + z)
         for j in gl.static_range(ROWS // 64):
             b_part = b_rows.slice(j * 64, 64, dim=0).permute([1, 0])
@@ -120,29 +120,29 @@ def project_pieces(
 
 @gluon.jit
 def add_to_sums(b_sums, b_x, b_c, z, PIECES: gl.constexpr):
-    """Each piece's X C^T, with both halves of C, added to its sums, under way.   c: 2 BN R   ->   PIECES of ROWS R"""
-    under_way = ()
+    """Issue X C^T with both halves of C, added to the sums.   c: 2 BN R   ->   PIECES of ROWS R, in flight"""
+    in_flight = ()
     for i in gl.static_range(PIECES):
         b_sum = warpgroup_mma(b_x.index(i + z), b_c.index(z), b_sums[i], is_async=True)
         b_sum = warpgroup_mma(b_x.index(i + z), b_c.index(1 + z), b_sum, is_async=True)
-        under_way += (b_sum,)
-    return under_way
+        in_flight += (b_sum,)
+    return in_flight
 
 
 @gluon.jit
 def finish_sums(
-    under_way, p_x, b_x, d, n, s_xd, s_xn, i_next,
+    in_flight, p_x, b_x, d, n, s_xd, s_xn, i_next,
     ASYNC: gl.constexpr, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """Wait for what `add_to_sums` began.   ->   PIECES of ROWS R
+    """Wait for the products of `add_to_sums`.   ->   PIECES of ROWS R
 
-    Where ASYNC each piece, now free, is filled with the same piece of tile i_next.
+    With ASYNC, each piece that is free is refilled with the same piece of tile i_next.
     """
     b_sums = ()
     for i in gl.static_range(PIECES):
-        b_sums += (warpgroup_mma_wait(2 * (PIECES - 1 - i), deps=[under_way[i]]),)
+        b_sums += (warpgroup_mma_wait(2 * (PIECES - 1 - i), deps=[in_flight[i]]),)
         if ASYNC:
-            threads_meet()
+            thread_barrier()
             load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_next, i, BN, W)
     return b_sums
 
@@ -152,14 +152,14 @@ def write_staged_product(
     b_d, b_c, b_stage, p_y, d, n, s_yd, s_yn, i_t,
     D: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """Y = D C, by way of shared memory, so that whole lines are written.   d: D/64 64 R   c: BN R   stage: 2 64 BN"""
+    """Write Y = D C through shared memory, so that stores are coalesced.   d: D/64 64 R   c: BN R   stage: 2 64 BN"""
     ld_y: gl.constexpr = tile_layout(64, BN, N_FAST, W)
     zero = gl.zeros([64, BN], gl.float32, product_layout(64, BN, W))
     o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_y)).to(gl.int64)
     for i in gl.static_range(D // 64):
         b_rows = warpgroup_mma(b_d.index(i), b_c.permute([1, 0]), zero, use_acc=False)
         b_stage.index(i % 2).store(b_rows.to(b_stage.dtype))
-        threads_meet()
+        thread_barrier()
         store_rows(b_stage.index(i % 2), p_y, o_n, i * 64, d, n, s_yd, s_yn, 64, ld_y)
 
 
@@ -168,9 +168,9 @@ def take_bases(
     p_d, b_high, b_low, d, r, z,
     CENTROIDS: gl.constexpr, D: gl.constexpr, R: gl.constexpr, mma: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """D into shared memory, in halves.   d: d r in float32   high, low: D/64 64 R   ->   R, what makes a basis a unit
+    """Load D into shared memory in halves; return the factors that give its columns unit length: R
 
-    CENTROIDS: whether D is CD's, before it is brought to unit length: see `unit_scales_again`.
+    d: d r in float32   high, low: D/64 64 R   CENTROIDS: D holds CD's centroids, not normalised (`unit_scales_again`)
     """
     b_norm = gl.sqrt(split_bases(p_d, b_high, b_low, d, r, z, D, R, W))
     b_unit = unit_scales(b_norm)
@@ -186,10 +186,10 @@ def run_step(
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, Y: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """This program's partial sum of what D needs of its tiles; or (READOUT) their codes and where Y the product D C.
+    """Write this program's partial sums over its tiles; with READOUT their codes instead, and with Y also D C.
 
-    step: how many steps there were before. Where ASYNC the first tile is on its way when it begins, and that of
-    the next step when it ends.   scale: n, which FIRST makes
+    step: number of earlier steps. With ASYNC, the copy of the first tile is in flight when it begins, and that of the
+    next step when it ends.   scale: n, written if FIRST
     """
     PIECES: gl.constexpr = D // ROWS
     mma: gl.constexpr = product_layout(BN, R, W)
@@ -213,7 +213,7 @@ def run_step(
             b_xx = gl.zeros([32, BN], gl.float32, row_layout(BN, 8, W))
         else:
             b_xx = load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, ROWS, BN, N_FAST, W)
-            ready()
+            fence_shared()
         b_xd, b_xx = project_pieces(b_x, b_high, b_low, b_xx, zero_c, z, FIRST, ASYNC, PIECES)
         if FIRST:
             if ASYNC:
@@ -224,31 +224,31 @@ def run_step(
         o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)
         m_r = (gl.arange(0, R, gl.SliceLayout(0, mma)) < r)[None, :]
         b_xd = warpgroup_mma_wait(0, deps=[b_xd])
-        if READOUT and ASYNC:  # there are no sums, and X is done with
-            threads_meet()
+        if READOUT and ASYNC:  # there are no sums: X is free
+            thread_barrier()
             load_tile_async(p_x, b_x, d, n, s_down, s_along, i_next, PIECES, BN, W)
         b_codes = softmax(b_xd * b_unit[None, :] * (b_scale / temperature)[:, None], m_r)
-        b_codes = gl.where(m_c, b_codes, 0.0)  # a column beyond n has some
+        b_codes = gl.where(m_c, b_codes, 0.0)  # a softmax beyond n is not zero
         b_first = b_codes.to(gl.bfloat16)
         b_c.index(z).store(b_first)
         if READOUT:
             gl.store(p_c + o_c, b_codes.to(p_c.dtype.element_ty), mask=m_c)
             if Y:
                 b_stage = gl.allocate_shared_memory(gl.bfloat16, [2, 64, BN], SWIZZLED)
-                ready()
+                fence_shared()
                 s_y_down, s_y_along = strides_of_tile(s_yd, s_yn, z, N_FAST)
                 write_staged_product(
                     b_high, b_c.index(0), b_stage, p_y, d, n, s_y_down, s_y_along, i_t, D, BN, N_FAST, W
                 )  # fmt: skip
         else:
             b_c.index(1 + z).store(rest(b_codes, b_first))
-            ready()
+            fence_shared()
             b_mass += b_codes
-            under_way = add_to_sums(b_sums, b_x, b_c, z, PIECES)
+            in_flight = add_to_sums(b_sums, b_x, b_c, z, PIECES)
             b_sums = finish_sums(
-                under_way, p_x, b_x, d, n, s_down, s_along, i_next, ASYNC, PIECES, BN, W
+                in_flight, p_x, b_x, d, n, s_down, s_along, i_next, ASYNC, PIECES, BN, W
             )  # fmt: skip
-        threads_meet()  # the place of X and of C is free
+        thread_barrier()  # the buffers of X and C are free
     if not READOUT:
         z = zero_of(i_p)
         p_own = p_sums + (i_b * programs + i_p + z) * ((D + 1) * R)
@@ -259,8 +259,7 @@ def run_step(
 
 @gluon.jit
 def update_rows(p_sums, p_d, d, r, programs, i_u, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
-    """D = X C^T diag(C 1)^-1 in four of its rows, the i_u-th four: the partial sums of all programs added up in their
-    order.
+    """D = X C^T diag(C 1)^-1 for four rows, from row 4 i_u on: adds the partial sums of all programs in order.
 
     sums: programs (D + 1) R, X C^T above C 1   d: d r, in float32
     """
@@ -289,22 +288,18 @@ def cosine_streaming_kernel(
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, CENTROIDS: gl.constexpr, READOUT: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """All steps; or (READOUT) the last codes, and where Y the product D C. Grid: programs of an image, images from
-    `first` on.
+    """All steps; with READOUT the last codes instead, and with Y also D C. Grid: programs, images from `first`.
 
-    A program owns every `programs`-th tile of BN columns, from the i_p-th on, and every programs-th four rows of D.
-    It has one tile at least, and every other step goes back through them. X C^T and C 1 of all its tiles stay in its
-    registers in float32: X is read once in a step, and no code is written but the last. Both halves of D and one tile
-    of X fill the shared memory, with the codes of that tile. Where ASYNC a piece of the next tile is on its way as soon
-    as the sums have taken the same piece of this one. Twice in a step all
-    programs of an image wait for each other, by two counters: before they read partial sums (`sums`), and before they
-    read D. Within a program `ready` and `threads_meet` stand between what threads write to shared memory and who reads
-    it or writes there next.
+    A program owns every `programs`-th tile of BN columns and every `programs`-th four rows of D; it has at least one
+    tile. It keeps X C^T and C 1 of all its tiles in registers in float32, so X is read once per step and only the last
+    codes are written. Shared memory holds both halves of D, one tile of X and its codes. With ASYNC, as soon as the
+    sums have used a piece of a tile, it is refilled from the next tile. A step has two grid barriers per image: before
+    programs read partial sums (`sums`), and before they read D.
 
-    x, y: b d n in bfloat16, any strides. initial, d: b d r in float32, D before and after. scale: b n, 1 / |x|. c:
-    b n r. sums: b programs (D + 1) R in float32, the partial sum of each program, X C^T above C 1. count: two counters
-    for each image, zero, s_count apart. FIRST: whether the read-out makes the scale. CENTROIDS: see `take_bases`, of
-    all D but the first. One kernel for both, with a read-out behind the steps, would have no registers for it.
+    x, y: b d n in bfloat16, any strides. initial, d: b d r in float32, D before and after. scale: b n, 1 / |x|.
+    c: b n r. sums: b programs (D + 1) R in float32, X C^T above C 1. count: two counters per image, zero, s_count
+    apart. FIRST: the read-out computes the scale. CENTROIDS: see `take_bases`; for all D but the first. Steps and
+    read-out are two launches: one kernel for both spills.
     """
     W: gl.constexpr = num_warps
     PIECES: gl.constexpr = D // ROWS
@@ -335,15 +330,15 @@ def cosine_streaming_kernel(
             D, R, BN, N_FAST, ASYNC, True, False, False, W,
         )  # fmt: skip
         for step in range(1, steps + 1):
-            z = zero_of(step)  # what is found from it finds no registers to stay in between steps, and needs none
+            z = zero_of(step)  # else addresses would be kept in registers between steps
             i_bz = i_b + z
             p_own_count = p_count + i_bz * s_count
             arrive(p_own_count)
             wait(p_own_count, programs * step)
             p_new = p_d + i_bz * d * r
-            p_shares = p_sums + i_bz * programs * ((D + 1) * R)
+            p_parts = p_sums + i_bz * programs * ((D + 1) * R)
             for i_u in range(i_p, gl.cdiv(d, 4), programs):
-                update_rows(p_shares, p_new, d, r, programs, i_u, D, R, W)
+                update_rows(p_parts, p_new, d, r, programs, i_u, D, R, W)
             if step < steps:
                 arrive(p_own_count + 1)
                 wait(p_own_count + 1, programs * step)
@@ -354,4 +349,4 @@ def cosine_streaming_kernel(
                     D, R, BN, N_FAST, ASYNC, False, False, False, W,
                 )  # fmt: skip
     if ASYNC:
-        async_copy.wait_group(0)  # one more tile, which is not used
+        async_copy.wait_group(0)  # the copy of one more tile, which is not used

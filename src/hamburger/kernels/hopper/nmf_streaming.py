@@ -1,7 +1,4 @@
-"""NMF where X does not fit the GPU, in Gluon for Hopper: all steps in one launch, each of them one pass over X.
-
-Letters and pieces: `hamburger.kernels.hopper.common`.
-"""
+"""Streaming NMF in Gluon for Hopper: all steps in one launch, one pass over X per step. Names: `hopper.common`."""
 
 from __future__ import annotations
 
@@ -16,17 +13,17 @@ from hamburger.kernels.hopper.common import (
     arrive,
     block_offset,
     column_range,
+    fence_shared,
     load_bases_at_once,
     load_columns,
     load_piece_async,
     load_tile_async,
     own_codes,
     product_layout,
-    ready,
-    seen_as,
+    reinterpret,
     softmax,
     strides_of_tile,
-    threads_meet,
+    thread_barrier,
     tile_at,
     wait,
     write_product,
@@ -39,21 +36,21 @@ from hamburger.kernels.hopper.nmf_resident import ratio_of, update_unit
 def take_bases(
     p_d, b_d, b_g, d, r, s_d, z, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr
 ):  # fmt: skip
-    """D and D^T D into shared memory, in bfloat16, zeros beyond d and r.   b_d: D/64 64 R   b_g: R R"""
+    """Load D and compute D^T D, in shared memory in bfloat16, zeros beyond d and r.   b_d: D/64 64 R   b_g: R R"""
     b_rows = load_bases_at_once(p_d, d, r, s_d, z, D, R, W)
     for i in gl.static_range(D // 64):
         b_d.index(i + z).store(b_rows[i].to(gl.bfloat16))
-    ready()
+    fence_shared()
     b_gram = gl.zeros([R, R], gl.float32, product_layout(R, R, W))
-    for i in range(D // 64):  # a loop of the machine's: what is found for one unrolled would be kept for all steps
+    for i in range(D // 64):  # not unrolled: else the addresses would be kept in registers for all steps
         b_gram = warpgroup_mma(b_d.index(i).permute([1, 0]), b_d.index(i), b_gram)
     b_g.store(b_gram.to(gl.bfloat16))
-    ready()
+    fence_shared()
 
 
 @gluon.jit
 def store_partial_sum(p_own, b_sum, first, R: gl.constexpr, WIDE: gl.constexpr):
-    """Rows of a program's share, in blocks, in bfloat16.   b_sum: rows R, the first of them number `first`"""
+    """Write rows of a partial sum in blocks, in bfloat16, from row `first` on.   b_sum: rows R"""
     layout: gl.constexpr = b_sum.type.layout
     o_d = first + gl.arange(0, b_sum.type.shape[0], gl.SliceLayout(1, layout))
     o_r = gl.arange(0, R, gl.SliceLayout(0, layout))
@@ -61,25 +58,25 @@ def store_partial_sum(p_own, b_sum, first, R: gl.constexpr, WIDE: gl.constexpr):
 
 
 @gluon.jit
-def buffer_of(b_tiles, turn, D: gl.constexpr, BN: gl.constexpr, PLACES: gl.constexpr):
-    """Where a program's tile of that turn lies: in one place after another.   ->   D/ROWS ROWS BN"""
-    return seen_as(b_tiles.index(turn % PLACES), gl.bfloat16, [D // ROWS, ROWS, BN], SWIZZLED)
+def buffer_of(b_tiles, count, D: gl.constexpr, BN: gl.constexpr, PLACES: gl.constexpr):
+    """The buffer of a program's tile after `count` others: buffers are used in turn.   ->   D/ROWS ROWS BN"""
+    return reinterpret(b_tiles.index(count % PLACES), gl.bfloat16, [D // ROWS, ROWS, BN], SWIZZLED)
 
 
 @gluon.jit
 def project_pieces(
     b_x, b_d, zero, z, ASYNC: gl.constexpr, PIECES: gl.constexpr, PLACES: gl.constexpr
 ):  # fmt: skip
-    """X^T D, under way, a piece of X as soon as it is there.   d: D/64 64 R   ->   BN R
+    """Issue X^T D, piece by piece as X arrives.   d: D/64 64 R   ->   BN R, in flight
 
-    PLACES: of how many tiles the pieces are on their way, this one's first
+    PLACES: tiles whose copies are in flight, this one first
     """
     b_xd = zero
     for i in gl.static_range(PIECES):
         if ASYNC:
             async_copy.wait_group(PLACES * PIECES - 1 - i)
         if ASYNC or i == 0:
-            ready()
+            fence_shared()
         for j in gl.static_range(ROWS // 64):
             b_part = b_x.index(i + z).slice(j * 64, 64, dim=0).permute([1, 0])
             b_basis = b_d.index(i * (ROWS // 64) + j + z)
@@ -89,27 +86,27 @@ def project_pieces(
 
 @gluon.jit
 def add_to_sums(b_xc, b_cc, b_x, b_c, z, PIECES: gl.constexpr):
-    """X C^T, each piece of X to its own rows of it, and C C^T, under way.   ->   PIECES of ROWS R,  R R"""
-    under_way = ()
+    """Issue X C^T, each piece of X for its own rows, and C C^T.   ->   PIECES of ROWS R,  R R, in flight"""
+    in_flight = ()
     for i in gl.static_range(PIECES):
-        under_way += (warpgroup_mma(b_x.index(i + z), b_c, b_xc[i], is_async=True),)
-    return under_way, warpgroup_mma(b_c.permute([1, 0]), b_c, b_cc, is_async=True)
+        in_flight += (warpgroup_mma(b_x.index(i + z), b_c, b_xc[i], is_async=True),)
+    return in_flight, warpgroup_mma(b_c.permute([1, 0]), b_c, b_cc, is_async=True)
 
 
 @gluon.jit
 def finish_sums(
-    under_way, b_cc, p_x, b_x, d, n, s_xd, s_xn, i_coming,
+    in_flight, b_cc, p_x, b_x, d, n, s_xd, s_xn, i_coming,
     ASYNC: gl.constexpr, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """Wait for what `add_to_sums` began.   ->   PIECES of ROWS R,  R R
+    """Wait for the products of `add_to_sums`.   ->   PIECES of ROWS R,  R R
 
-    Where ASYNC each piece, now free, is filled with the same piece of tile i_coming.
+    With ASYNC, each piece that is free is refilled with the same piece of tile i_coming.
     """
     b_xc = ()
     for i in gl.static_range(PIECES):
-        b_xc += (warpgroup_mma_wait(PIECES - i, deps=[under_way[i]]),)
+        b_xc += (warpgroup_mma_wait(PIECES - i, deps=[in_flight[i]]),)
         if ASYNC:
-            threads_meet()
+            thread_barrier()
             load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_coming, i, BN, W)
     return b_xc, warpgroup_mma_wait(0, deps=[b_cc])
 
@@ -122,12 +119,11 @@ def run_step(
     N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """New codes for all tiles of this program, and its partial sum of what D needs of them; or (READOUT) the last
-    codes.
+    """Update the codes of all tiles of this program and write its partial sums; with READOUT write the last codes.
 
-    c, last: n r, the codes before and after (FIRST makes those before: softmax of D^T X). step: how many steps there
-    were before. Tiles lie in the PLACES of b_tiles by turns, over all steps. Where ASYNC the first PLACES tiles are on
-    their way when it begins, and those of the next step when it ends.
+    c, last: n r, the codes before and after (FIRST computes those before: softmax of D^T X). step: number of earlier
+    steps. Tiles use the PLACES buffers of b_tiles in turn, over all steps. With ASYNC, copies of the first PLACES tiles
+    are in flight when it begins, and those of the next step when it ends.
     """
     PIECES: gl.constexpr = D // ROWS
     mma: gl.constexpr = product_layout(BN, R, W)
@@ -136,7 +132,7 @@ def run_step(
     if not FIRST:
         o_c, m_c = own_codes(begin, n, r + zero_of(i_p), BN, R, mma)
         b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
-    b_xc = ()  # X C^T, a piece of its rows after another
+    b_xc = ()  # X C^T, in pieces of its rows
     for _ in gl.static_range(PIECES):
         b_xc += (gl.zeros([ROWS, R], gl.float32, product_layout(ROWS, R, W)),)
     b_cc = gl.zeros([R, R], gl.float32, product_layout(R, R, W))
@@ -146,11 +142,11 @@ def run_step(
         s_down, s_along = strides_of_tile(s_xd, s_xn, z, N_FAST)
         i_next, i_coming = tile_at(k + 1, begin, way, tiles), tile_at(k + PLACES, begin, way, tiles)
         if READOUT and k + PLACES >= tiles:
-            i_coming = gl.cdiv(n, BN)  # no step comes after it, and beyond n nothing is read
+            i_coming = gl.cdiv(n, BN)  # there is no next step; beyond n nothing is read
         b_x = buffer_of(b_tiles, step * tiles + k, D, BN, PLACES)
         b_c, b_g = b_codes_place.index(z), b_gram_place.index(z)
         o_c, m_c = own_codes(i_t, n, r + z, BN, R, mma)  # the softmax of a column beyond n is not zero
-        # C * D^T X / (D^T D C + eps), what does not need X while that is still on its way
+        # C * D^T X / (D^T D C + eps); the part without X while X is still being copied
         if not FIRST:
             b_ratio = ratio_of(b_codes, b_g, m_c, zero_c, eps)
         if not ASYNC:
@@ -161,7 +157,7 @@ def run_step(
             b_ratio = ratio_of(softmax(b_xd, m_r), b_g, m_c, zero_c, eps)
         b_codes = b_ratio * b_xd
         b_c.store(b_codes.to(gl.bfloat16))
-        ready()
+        fence_shared()
         if READOUT:
             gl.store(p_last + o_c, b_codes.to(p_last.dtype.element_ty), mask=m_c)
             if RATIO:
@@ -170,17 +166,17 @@ def run_step(
                 s_y_down, s_y_along = strides_of_tile(s_yd, s_yn, z, N_FAST)
                 write_product(b_d, b_c, b_x, p_y, d, n, s_y_down, s_y_along, i_t, D, ROWS, BN, N_FAST, W)
         else:
-            under_way, b_cc = add_to_sums(b_xc, b_cc, b_x, b_c, z, PIECES)
+            in_flight, b_cc = add_to_sums(b_xc, b_cc, b_x, b_c, z, PIECES)
             gl.store(p_c + o_c, b_codes, mask=m_c)
-        if not FIRST:  # those of the next tile, on their way during the sums
+        if not FIRST:  # those of the next tile, loaded during the sums
             o_c, m_c = own_codes(i_next, n, r + z, BN, R, mma)
             b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
         if not READOUT:
             b_xc, b_cc = finish_sums(
-                under_way, b_cc, p_x, b_x, d, n, s_down, s_along, i_coming, ASYNC, PIECES, BN, W
+                in_flight, b_cc, p_x, b_x, d, n, s_down, s_along, i_coming, ASYNC, PIECES, BN, W
             )  # fmt: skip
         if READOUT or not ASYNC:
-            threads_meet()  # the place of X is free
+            thread_barrier()  # the buffer of X is free
         if READOUT and ASYNC:
             load_tile_async(p_x, b_x, d, n, s_down, s_along, i_coming, PIECES, BN, W)
     if not READOUT:
@@ -199,29 +195,24 @@ def nmf_streaming_kernel(
     N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
-    """All steps; or (READOUT) the last codes, and where Y the product D C. Grid: programs of an image, images from
-    `first` on.
+    """All steps; with READOUT the last codes instead, and with Y also D C. Grid: programs, images from `first`.
 
-    A program owns every `programs`-th tile of BN columns, from the i_p-th on, and every programs-th unit of D. It has
-    one tile at least, and every other step goes back through them. X C^T and C C^T of all its tiles stay in its
-    registers in float32, and X is read once in a step. In shared memory, all in bfloat16: D and D^T D, the same for
-    all tiles; PLACES tiles of X; the new codes of a tile. Where ASYNC a piece of the tile that is PLACES tiles ahead is
-    on its way as soon as the sums have taken the same piece of this one. Twice in a step all programs of an image wait
-    for each other, by two counters: before they read partial sums (`sums`), and before they read D (`copy`). Within a
-    program `ready` and `threads_meet` stand between what threads write to shared memory and who reads it or writes
-    there next.
+    A program owns every `programs`-th tile of BN columns and every `programs`-th unit of D; it has at least one tile.
+    It keeps X C^T and C C^T of all its tiles in registers in float32, so X is read once per step. Shared memory, all in
+    bfloat16: D and D^T D, PLACES tiles of X, the new codes of a tile. With ASYNC, as soon as the sums have used a piece
+    of a tile, it is refilled from the tile that is PLACES ahead. A step has two grid barriers per image: before
+    programs read partial sums (`sums`), and before they read D (`copy`).
 
     x, y: b d n in bfloat16, any strides. initial, d: b d r in float32, D before and after; copy: b D R in bfloat16, D
     for the next step. c: b n r in float32, the codes between steps; last: b n r, those of the read-out. ratio:
-    C / (D^T D C + eps) before it. sums: b programs (D + R) R. count: two counters for each image, zero, s_count apart.
-    FIRST: whether the read-out makes the codes before it. One kernel for both, with a read-out behind the steps, would
-    have no registers for it.
+    C / (D^T D C + eps) before it. sums: b programs (D + R) R. count: two counters per image, zero, s_count apart.
+    FIRST: the read-out computes the codes before it. Steps and read-out are two launches: one kernel for both spills.
     """
     W: gl.constexpr = num_warps
-    WIDE: gl.constexpr = COLS if COLS < 8 else 8  # of a block of the sums
+    WIDE: gl.constexpr = COLS if COLS < 8 else 8  # columns of a block of the sums
     b_tiles = gl.allocate_shared_memory(gl.bfloat16, [PLACES, D, BN], SWIZZLED)
     b_d = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
-    # one of each, found anew in each step: as a matrix alone its addresses would be kept and spilled
+    # arrays of one, indexed anew in each step: else their addresses would be kept in registers and spilled
     b_codes_place = gl.allocate_shared_memory(gl.bfloat16, [1, BN, R], SWIZZLED)
     b_gram_place = gl.allocate_shared_memory(gl.bfloat16, [1, R, R], SWIZZLED)
 
@@ -230,7 +221,7 @@ def nmf_streaming_kernel(
     p_c += i_b * n * r
     tiles = gl.cdiv(gl.cdiv(n, BN) - i_p, programs)
 
-    before = steps if READOUT else 0  # steps
+    before = steps if READOUT else 0  # earlier steps
     begin, way = column_range(before, i_p, programs, tiles)
     if ASYNC:
         for k in gl.static_range(PLACES):
@@ -252,24 +243,23 @@ def nmf_streaming_kernel(
             D, R, BN, PLACES, WIDE, N_FAST, ASYNC, True, False, False, False, W,
         )  # fmt: skip
         for step in range(1, steps + 1):
-            z = zero_of(step)  # what is found from it finds no registers to stay in between steps, and needs none
+            z = zero_of(step)  # else addresses would be kept in registers between steps
             i_bz = i_b + z
             p_own_count = p_count + i_bz * s_count
             arrive(p_own_count)
             wait(p_own_count, programs * step)
-            # the units of D that are this program's
+            # this program's units of D
             p_new, p_new_copy = p_d + i_bz * d * r, p_copy + i_bz * (D * R)
             p_old = p_new
             if step == 1:
                 p_old = p_initial + i_bz * d * r
-            p_shares = p_sums + i_bz * programs * ((D + R) * R)
-            b_cc = b_gram_place.index(z).slice(
-                0, COLS if COLS > 8 else 8, dim=0
-            )  # D^T D is made anew before it is needed
+            p_parts = p_sums + i_bz * programs * ((D + R) * R)
+            # D^T D is recomputed before it is needed
+            b_cc = b_gram_place.index(z).slice(0, COLS if COLS > 8 else 8, dim=0)
             for i_u in range(i_p, D // 64 * (R // COLS), programs):
                 i_d, i_r = i_u // (R // COLS), i_u % (R // COLS)
                 update_unit(
-                    p_old, p_new, p_new_copy, p_shares, b_d.index(i_d), b_cc, d, r, programs, i_d, i_r, eps,
+                    p_old, p_new, p_new_copy, p_parts, b_d.index(i_d), b_cc, d, r, programs, i_d, i_r, eps,
                     D, R, COLS, W,
                 )  # fmt: skip
             if step < steps:
@@ -283,4 +273,4 @@ def nmf_streaming_kernel(
                     D, R, BN, PLACES, WIDE, N_FAST, ASYNC, False, False, False, False, W,
                 )  # fmt: skip
     if ASYNC:
-        async_copy.wait_group(0)  # tiles of one more step, which is not used
+        async_copy.wait_group(0)  # copies for one more step, which are not used

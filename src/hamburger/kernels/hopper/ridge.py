@@ -1,7 +1,7 @@
-"""What CD's read-out multiplies with, (D^T D + beta I)^-1, in Gluon: pieces, and the launch of its own that makes it.
+"""The ridge projector of CD, (D^T D + beta I)^-1 D^T, in Gluon for Hopper.
 
-One program inverts the whole matrix, all of it in its registers; products with it are made in three bfloat16 for each
-number, which is all of float32.
+Each program inverts the whole r x r matrix in its registers. Products with the inverse use three bfloat16 per number,
+which hold all 24 bits of a float32.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 
 from hamburger.kernels.hopper.common import (
     SWIZZLED,
+    fence_shared,
     product_layout,
-    ready,
+    reinterpret,
     row_layout,
-    seen_as,
     store_sums,
-    threads_meet,
+    thread_barrier,
 )
 from hamburger.kernels.hopper.cosine_streaming import rest, split_bases, unit_scales
 
 
 @gluon.constexpr_function
 def square_layout(R, W):
-    """Of an R x R matrix, 4 x 4 of it in a thread at a time."""
+    """Layout of an R x R matrix, in blocks of 4 x 4 per thread."""
     return gl.BlockedLayout([4, 4], [32 // (R // 4), R // 4], [W, 1], [1, 0])
 
 
@@ -32,26 +32,26 @@ def square_layout(R, W):
 def invert(b_a, R: gl.constexpr, W: gl.constexpr):
     """The inverse of a symmetric positive definite matrix with ones on its diagonal.   b_a: R R in float32   ->   R R
 
-    Gauss-Jordan without exchange of rows, two pivots at a time. With the pivots' rows P of A, the 2 x 2 block B where
-    they meet their columns, and those rows E of I, A - (P - E)^T B^-1 (P - E) is the swept matrix but for 2 on the
-    pair's diagonal; sweeping all pairs leaves -A^-1. So a pair is one update of the whole matrix, which stays in
-    registers: only two rows travel through shared memory, and by symmetry they are the two columns as well. The 2 is
-    taken off at the end. Ones on the diagonal keep it from swallowing the digits of a small inverse.
+    Gauss-Jordan without row exchange, two pivots at a time. Let P be the two pivot rows of A, B their 2 x 2 pivot block
+    and E the same rows of I. A - (P - E)^T B^-1 (P - E) is A after elimination of the pair, except for an extra 2 on
+    the pair's diagonal; after all pairs it is -A^-1 plus these 2, which are subtracted at the end. The matrix stays in
+    registers; only two rows per pair pass through shared memory, and by symmetry they are the two columns as well. The
+    ones on the diagonal keep the 2 from swallowing the digits of a small inverse.
     """
     square: gl.constexpr = square_layout(R, W)
     down: gl.constexpr = gl.SliceLayout(1, square)
     across: gl.constexpr = gl.SliceLayout(0, square)
     line: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    b_rows = seen_as(b_a, gl.float32, [R, R], line)
-    b_entries = seen_as(b_a, gl.float32, [R * R, 1], line)
+    b_rows = reinterpret(b_a, gl.float32, [R, R], line)
+    b_entries = reinterpret(b_a, gl.float32, [R * R, 1], line)
     o_i = gl.arange(0, R, down)
     o_j = gl.arange(0, R, across)
     b_all = b_a.load(square)
     for i in range(R // 2):
         k = 2 * i
-        threads_meet()  # the rows of the pair before have been read
+        thread_barrier()  # the rows of the previous pair have been read
         b_a.store(b_all)
-        threads_meet()
+        thread_barrier()
         b_kk = b_entries.index(k * R + k).load(across)
         b_kl = b_entries.index(k * R + k + 1).load(across)
         b_ll = b_entries.index(k * R + R + k + 1).load(across)
@@ -63,13 +63,13 @@ def invert(b_a, R: gl.constexpr, W: gl.constexpr):
         b_k = b_rows.index(k).load(down) - gl.where(o_i == k, 1.0, 0.0)
         b_l = b_rows.index(k + 1).load(down) - gl.where(o_i == k + 1, 1.0, 0.0)
         b_all = b_all - b_k[:, None] * b_qk[None, :] - b_l[:, None] * b_ql[None, :]
-    threads_meet()
+    thread_barrier()
     return gl.where(o_i[:, None] == o_j[None, :], 2.0, 0.0) - b_all
 
 
 @gluon.jit
 def store_thirds(b_out, b_value):
-    """A float32 as three bfloat16, which hold its 24 bits.   out: 3 M N"""
+    """Store a float32 as three bfloat16, which hold its 24 bits.   out: 3 M N"""
     b_first = b_value.to(gl.bfloat16)
     b_rest = b_value - b_first.to(gl.float32)
     b_second = b_rest.to(gl.bfloat16)
@@ -80,10 +80,10 @@ def store_thirds(b_out, b_value):
 
 @gluon.jit
 def ridge(b_gram, b_norm, beta, R: gl.constexpr, W: gl.constexpr):
-    """What X^T D and D are multiplied with to give codes and projector, in three bfloat16.   gram: R R   ->   3 R R
+    """The factor that turns D into its projector, as three bfloat16.   gram: R R   ->   3 R R
 
-    D is here as its last update left it, the ham's own is D U with U = diag(1 / |d|). The matrix is
-    U (U D^T D U + beta I)^-1. T scales what is inverted to ones on its diagonal: U T (T (U D^T D U + beta I) T)^-1 T.
+    D is not normalised yet; the bases of the ham are D U with U = diag(1 / |d|). The factor is
+    U (U D^T D U + beta I)^-1. T scales the matrix to ones on its diagonal: U T (T (U D^T D U + beta I) T)^-1 T.
     """
     square: gl.constexpr = square_layout(R, W)
     down: gl.constexpr = gl.SliceLayout(1, b_gram.type.layout)
@@ -95,7 +95,7 @@ def ridge(b_gram, b_norm, beta, R: gl.constexpr, W: gl.constexpr):
     m_diagonal = gl.arange(0, R, down)[:, None] == gl.arange(0, R, across)[None, :]
     b_scaled = b_gram * gl.convert_layout(b_ut, down)[:, None] * gl.convert_layout(b_ut, across)[None, :]
     b_a.store(b_scaled + gl.where(m_diagonal, gl.convert_layout(beta * b_t * b_t, down)[:, None], 0.0))
-    threads_meet()
+    thread_barrier()
     b_inverse = invert(b_a, R, W)
     b_left = gl.convert_layout(b_ut, gl.SliceLayout(1, square))
     b_right = gl.convert_layout(b_t, gl.SliceLayout(0, square))
@@ -106,7 +106,7 @@ def ridge(b_gram, b_norm, beta, R: gl.constexpr, W: gl.constexpr):
 
 @gluon.jit
 def rows_times_ridge(b_d, b_ridge, zero):
-    """Rows of the projector, transposed, to the digits of float32.   d: 2 BD R, in halves   zero: BD R   ->   BD R"""
+    """Rows of the transposed projector, in float32 precision.   d: 2 BD R, in halves   zero: BD R   ->   BD R"""
     b_m = warpgroup_mma(b_d.index(1), b_ridge.index(1), zero, use_acc=False, is_async=True)
     b_m = warpgroup_mma(b_d.index(0), b_ridge.index(2), b_m, is_async=True)
     b_m = warpgroup_mma(b_d.index(1), b_ridge.index(0), b_m, is_async=True)
@@ -117,7 +117,7 @@ def rows_times_ridge(b_d, b_ridge, zero):
 
 @gluon.jit
 def add_gram(b_gram, b_high, b_low, FIRST: gl.constexpr):
-    """b_gram + D^T D of some rows of D, under way, but for the product of the lower halves.   high, low: rows R"""
+    """Issue b_gram + D^T D of some rows of D, without the product of the low halves.   high, low: rows R"""
     b_gram = warpgroup_mma(b_high.permute([1, 0]), b_high, b_gram, use_acc=not FIRST, is_async=True)
     b_gram = warpgroup_mma(b_high.permute([1, 0]), b_low, b_gram, is_async=True)
     return warpgroup_mma(b_low.permute([1, 0]), b_high, b_gram, is_async=True)
@@ -136,10 +136,10 @@ def fine_gram(b_high, b_low, D: gl.constexpr, R: gl.constexpr, W: gl.constexpr):
 def ridge_kernel(
     p_d, p_unit, p_m, d, r, beta, D: gl.constexpr, R: gl.constexpr, num_warps: gl.constexpr
 ):  # fmt: skip
-    """D with columns of unit length, and M^T = D (D^T D + beta I)^-1 for that D. Grid: tiles of 64 rows, b.
+    """D with unit columns, and M^T = D (D^T D + beta I)^-1 for that D. Grid: tiles of 64 rows, b.
 
-    A program owns 64 rows of both results. Every one inverts the same R x R matrix, from all of D, which it holds in
-    shared memory in two halves, and multiplies its own rows with it. Programs do not wait for each other.
+    A program owns 64 rows of both results. Each inverts the same R x R matrix, from all of D, which it holds in shared
+    memory in halves, and multiplies its rows with the inverse. Programs do not wait for each other.
 
     d, unit, m: b d r in float32.
     """
@@ -150,10 +150,10 @@ def ridge_kernel(
     b_high = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
     b_low = gl.allocate_shared_memory(gl.bfloat16, [D // 64, 64, R], SWIZZLED)
     b_norm = gl.sqrt(split_bases(p_d, b_high, b_low, d, r, 0, D, R, W))
-    ready()
+    fence_shared()
     b_gram = fine_gram(b_high, b_low, D, R, W)
-    threads_meet()
-    b_high._keep_alive()  # see `project_fine`
+    thread_barrier()
+    b_high._keep_alive()  # the compiler ends a buffer's life where its last product starts
     b_low._keep_alive()
     b_ridge = ridge(b_gram, b_norm, beta, R, W)
 
@@ -167,7 +167,7 @@ def ridge_kernel(
     b_own.index(1).store(rest(b_d, b_first))
     b_unit = gl.convert_layout(unit_scales(b_norm), gl.SliceLayout(0, ld_d))
     store_sums(p_unit + i_b * d * r, b_d * b_unit[None, :], i_p * 64, d, r)
-    ready()
+    fence_shared()
     b_m = rows_times_ridge(b_own, b_ridge, gl.zeros([64, R], gl.float32, product_layout(64, R, W)))
     store_sums(p_m + i_b * d * r, b_m, i_p * 64, d, r)
     b_own._keep_alive()
