@@ -100,11 +100,8 @@ class _FixedPoint(torch.autograd.Function):
         newton, newton_residual = gmres(lambda w: w - push(w), next_ - here, options.iterations, tol=0.01)
         with torch.no_grad():
             again, _ = _fix_scale(ham, [t for t in ham.step(x, Factors(*after)) if t is not None], cotangents)
-        _check_accepted(
-            options,
-            type(ham).__name__,
-            _Diagnostics.of(g, v, residual, here, next_, _join(again), newton, newton_residual),
-        )
+        diagnostics = _diagnose(g, v, residual, here, next_, _join(again), newton, newton_residual)
+        _check_accepted(options, type(ham).__name__, diagnostics)
         return pull(v, [x])[0], *([None] * (2 + len(saved)))
 
 
@@ -129,41 +126,36 @@ def _split(v: Tensor, like: list[Tensor]) -> list[Tensor]:
     return [p.reshape(t.shape) for p, t in zip(parts, like, strict=True)]
 
 
-@dataclass(frozen=True)
-class _Diagnostics:
+def _diagnose(
+    g: Tensor, v: Tensor, residual: Tensor, h0: Tensor, h1: Tensor, h2: Tensor, newton: Tensor, unsolved: Tensor
+) -> dict[str, Tensor]:
     """The quantities that decide whether a gradient is accepted, one value per sample."""
 
-    residual: Tensor  # of the linear system, relative
-    growth: Tensor  # |v| / |g|
-    drift: Tensor  # distance to the fixed point, relative
-    expansion: Tensor  # length of the next update over this one; below 1 near a stable point
+    def norm(t: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(t, dim=1)
 
-    @staticmethod
-    def of(
-        g: Tensor, v: Tensor, residual: Tensor, h0: Tensor, h1: Tensor, h2: Tensor, newton: Tensor, unsolved: Tensor
-    ) -> _Diagnostics:
-        def norm(t: Tensor) -> Tensor:
-            return torch.linalg.vector_norm(t, dim=1)
-
-        tiny = torch.finfo(g.dtype).tiny
-        first, second = norm(h1 - h0), norm(h2 - h1)
-        converged = first <= 1e4 * torch.finfo(g.dtype).eps * norm(h0)  # both updates are round-off
-        drift = torch.where(converged, first, norm(newton) / (1 - unsolved).clamp_min(tiny)) / norm(h0).clamp_min(tiny)
-        expansion = torch.where(converged, 0.0, second / first.clamp_min(tiny))
-        return _Diagnostics(residual, norm(v) / norm(g).clamp_min(tiny), drift, expansion)
+    tiny = torch.finfo(g.dtype).tiny
+    first, second = norm(h1 - h0), norm(h2 - h1)
+    converged = first <= 1e4 * torch.finfo(g.dtype).eps * norm(h0)  # both updates are round-off
+    distance = torch.where(converged, first, norm(newton) / (1 - unsolved).clamp_min(tiny))
+    return {
+        "residual": residual,  # of the linear system, relative
+        "growth": norm(v) / norm(g).clamp_min(tiny),
+        "drift": distance / norm(h0).clamp_min(tiny),  # distance to the fixed point, relative
+        "expansion": torch.where(converged, 0.0, second / first.clamp_min(tiny)),  # below 1 near a stable point
+    }
 
 
-def _check_accepted(options: Implicit, ham: str, found: _Diagnostics) -> None:
+def _check_accepted(options: Implicit, ham: str, found: dict[str, Tensor]) -> None:
     """Raise unless every sample is near a stable fixed point and its system is solved with moderate growth."""
     limits = {"residual": options.tol, "growth": options.max_growth, "drift": options.max_drift, "expansion": 1.0}
     # written so that NaN is rejected too
-    rejected = ~torch.stack([getattr(found, name) <= limit for name, limit in limits.items()]).all(0)
+    rejected = ~torch.stack([found[name] <= limit for name, limit in limits.items()]).all(0)
     if rejected.any():
-        broken = rejected & ~torch.isfinite(
-            found.drift
-        )  # NaN in one sample stops the solve of all samples: report that one
+        # NaN in one sample stops the solve of all samples: report that one
+        broken = rejected & ~torch.isfinite(found["drift"])
         sample = int((broken if broken.any() else rejected).nonzero()[0])
-        measured = {name: getattr(found, name)[sample].item() for name in limits}
+        measured = {name: found[name][sample].item() for name in limits}
         values = ", ".join(f"{name} {measured[name]:.3g} (at most {limit:g})" for name, limit in limits.items())
         raise ImplicitGradientError(
             f"implicit gradient of {ham}, sample {sample} of {len(rejected)}: {values}. Proposition 2 needs a stable "

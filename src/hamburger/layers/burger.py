@@ -169,16 +169,9 @@ class Hamburger(nn.Module):
                 f"Hamburger: without the {' and '.join(missing)} bread the inner width must be that of the input, "
                 f"got inner={inner} for channels={channels}"
             )
-        given = {
-            "rank": rank,
-            "temperature": temperature,
-            "constant_norms": constant_norms,
-            "beta": beta,
-            "eps": eps,
-            "codes_init": codes_init,
-            "codes_temperature": codes_temperature,
-            "final_update": final_update,
-        }
+        given: dict[str, Any] = {"rank": rank, "temperature": temperature, "beta": beta, "eps": eps}
+        given |= {"constant_norms": constant_norms, "final_update": final_update}
+        given |= {"codes_init": codes_init, "codes_temperature": codes_temperature}
         given = {name: option for name, option in given.items() if option is not None}
         value = _build_ham(ham, inner, given, ham_options)
 
@@ -187,23 +180,10 @@ class Hamburger(nn.Module):
         width = inner * 2 if dual else inner
         self.lower = Bread(channels, width, bias=True) if "lower" in parts else None
 
-        def slice_of_ham(axis: str, seed: int) -> HamLayer:
-            return HamLayer(
-                value,
-                inner,
-                heads=heads,
-                axis=axis,
-                steps=steps,
-                eval_steps=eval_steps,
-                init=init,
-                grad=grad,
-                seed=seed,
-                online_momentum=online_momentum,
-                backend=backend,
-            )
-
-        self.ham = slice_of_ham("spatial", seed) if "ham" in parts else None
-        self.channel_ham = slice_of_ham("channel", seed + 1) if dual else None
+        shared: dict[str, Any] = {"heads": heads, "steps": steps, "eval_steps": eval_steps, "init": init, "grad": grad}
+        shared |= {"online_momentum": online_momentum, "backend": backend}
+        self.ham = HamLayer(value, inner, axis="spatial", seed=seed, **shared) if "ham" in parts else None
+        self.channel_ham = HamLayer(value, inner, axis="channel", seed=seed + 1, **shared) if dual else None
         self.cheese: nn.Sequential | None = None
         if version in ("v2", "v2+"):
             factor = (heads if version == "v2+" else 1) if cheese_factor is None else cheese_factor
@@ -295,33 +275,22 @@ class Hamburger(nn.Module):
 
     def __repr__(self) -> str:
         """Return one line with the main options, others that differ from their defaults, and the parameter count."""
-        shown = [str(self.channels)]
-        if isinstance(self.ham, HamLayer):
-            layer = self.ham
-            shown.append(f"ham={_describe_ham(layer.ham)}, steps={layer.steps}")
-            if layer.eval_steps != layer.steps:
-                shown.append(f"eval_steps={layer.eval_steps}")
-            shown.append(f"grad={layer.grad}, init={layer.dictionary.init}")
-            if layer.dim != self.channels:
-                shown.append(f"inner={layer.dim}")
-            if layer.heads != 1:
-                shown.append(f"heads={layer.heads}")
-            if layer.backend != "auto":
-                shown.append(f"backend={layer.backend}")
-        else:
-            shown.append(f"ham={None if self.ham is None else type(self.ham).__name__}")
-        shown.append(f"version={self.version}")
-        if self.channel_ham is not None:
-            shown.append("dual=True")
-        if self.parts != PARTS:
-            shown.append(f"parts={sorted(self.parts)}")
-        if self.layout != "channels":
-            shown.append(f"layout={self.layout}")
-        norm = self.norm if self.cheese is None else self.cheese[1]
-        if not isinstance(norm, nn.BatchNorm1d):
-            shown.append(f"norm={type(norm).__name__}")
-        shown.append(f"parameters={sum(p.numel() for p in self.parameters()):,}")
-        return f"{type(self).__name__}({', '.join(shown)})"
+        layer, norm = self.ham, self.norm if self.cheese is None else self.cheese[1]
+        shown: dict[str, object] = {"ham": None if layer is None else type(layer).__name__}
+        if isinstance(layer, HamLayer):
+            shown = {"ham": _describe_ham(layer.ham), "steps": layer.steps}
+            shown |= {"eval_steps": layer.eval_steps} if layer.eval_steps != layer.steps else {}
+            shown |= {"grad": layer.grad, "init": layer.dictionary.init}
+            shown |= {"inner": layer.dim} if layer.dim != self.channels else {}
+            shown |= {"heads": layer.heads} if layer.heads != 1 else {}
+            shown |= {"backend": layer.backend} if layer.backend != "auto" else {}
+        shown |= {"version": self.version}
+        shown |= {"dual": True} if self.channel_ham is not None else {}
+        shown |= {"parts": sorted(self.parts)} if self.parts != PARTS else {}
+        shown |= {"layout": self.layout} if self.layout != "channels" else {}
+        shown |= {"norm": type(norm).__name__} if not isinstance(norm, nn.BatchNorm1d) else {}
+        shown |= {"parameters": f"{sum(p.numel() for p in self.parameters()):,}"}
+        return f"{type(self).__name__}({self.channels}, {', '.join(f'{k}={v}' for k, v in shown.items())})"
 
 
 def _describe_ham(ham: Ham) -> str:
