@@ -88,16 +88,8 @@ class SegmentationTask(Task[SegmentationRecipe]):
     def batches(
         self, recipe: SegmentationRecipe, data: SegmentationSplits, device: torch.device
     ) -> SegmentationBatches:
-        info = self.info(recipe, data)
-        return SegmentationBatches(
-            data.train,
-            crop=recipe.data.crop,
-            scales=recipe.data.scales,
-            flip=recipe.data.flip,
-            mean=info.mean,
-            std=info.std,
-            **batch_options(recipe, device),
-        )
+        views = {name: getattr(recipe.data, name) for name in ("crop", "scales", "flip")}
+        return SegmentationBatches(data.train, **views, **batch_options(recipe, device))
 
     def losses(self, model: nn.Module, micro_batch: SegmentationBatch, recipe: SegmentationRecipe) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = model(to_layout(micro_batch.images, recipe), micro_batch.labels)

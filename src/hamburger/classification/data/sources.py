@@ -215,22 +215,21 @@ class TinyFolders(ClassFolders):
         if list(images) != [FOLDER]:
             return super()._label_images(folder, images)
         text, paths = folder / TEXT, images[FOLDER]
-        if not self._exists(text):
+        content = self._read(text)
+        if content is None:
             raise DataError(
                 f"{TINY}: the images of '{self.split}' in {self.root} have no classes, since there is no "
                 f"{self.split}/{TEXT}; the official 'test' is published without one, use 'val': --split val, or "
                 f"data.split=val"
             )
-        annotations = read_annotations(text, self._read(text), [path.name for path in paths])
+        annotations = read_annotations(text, content, [path.name for path in paths])
         classes = order_classes(text, annotations, self._list_folders(folder.with_name("train")))
         files = [(path, classes.index(annotations[path.name])) for path in paths]
         return LabelledFiles(classes, sorted(files, key=lambda file: file[1]))
 
-    def _exists(self, path: Path) -> bool:
-        return path.is_file()
-
-    def _read(self, path: Path) -> bytes:
-        return path.read_bytes()
+    def _read(self, path: Path) -> bytes | None:
+        """Return the content of a file, None if it does not exist."""
+        return path.read_bytes() if path.is_file() else None
 
 
 class TinyTar(TinyFolders):
@@ -258,10 +257,9 @@ class TinyTar(TinyFolders):
     def _list_folders(self, folder: Path) -> list[str]:
         return list(self._list_images(folder))
 
-    def _exists(self, path: Path) -> bool:
-        return path in self.members
-
-    def _read(self, path: Path) -> bytes:
+    def _read(self, path: Path) -> bytes | None:
+        if path not in self.members:
+            return None
         offset, length = self.members[path]
         with self.root.open("rb") as file:  # one handle per call: threads must not share a file position
             file.seek(offset)

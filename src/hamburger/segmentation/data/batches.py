@@ -1,4 +1,4 @@
-"""Batches of images and labels: random crops for training, whole images for evaluation."""
+"""Training batches: random crops of images and labels, normalised as ImageNet weights expect it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from hamburger.training.augment import (
     render,
     to_pixels,
 )
-from hamburger.training.image_files import MEAN, STD
 from hamburger.training.keyed_rng import KeyedRng
 
 
@@ -39,13 +38,10 @@ class SegmentationBatches(PackedImageLoader[SegmentationSet, SegmentationBatch])
         crop: int,
         scales: Sequence[float] = (0.5, 2.0),
         flip: bool = True,
-        mean: Sequence[float] = MEAN,
-        std: Sequence[float] = STD,
         **options: Any,
     ) -> None:
         check_augmentation("Batches", crop, scales, flip, 0.0)
         self.crop, self.scales, self.flip = crop, (float(scales[0]), float(scales[1])), flip
-        self.mean, self.std = tuple(mean), tuple(std)
         super().__init__(dataset, **options)
 
     def read(self, index: int) -> PackedSample:
@@ -58,5 +54,5 @@ class SegmentationBatches(PackedImageLoader[SegmentationSet, SegmentationBatch])
             draw_view(each, packed.sizes[i], crop=self.crop, scales=self.scales, flip=self.flip)
             for i, each in zip(indices, draws, strict=True)
         ]
-        images, labels = render(packed, indices, views, crop=self.crop, mean=self.mean, std=self.std)
+        images, labels = render(packed, indices, views, crop=self.crop)
         return SegmentationBatch(images, labels, ids)
