@@ -32,20 +32,20 @@ def small(*settings):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    run, told = tmp_path_factory.mktemp("runs") / "undisturbed", []
-    return run, told, train(small(), run, accelerator="cpu", on_event=told.append)
+    run, events = tmp_path_factory.mktemp("runs") / "undisturbed", []
+    return run, events, train(small(), run, accelerator="cpu", on_event=events.append)
 
 
 def test_the_run_folder_is_complete(finished):
-    run, told, result = finished
+    run, events, result = finished
     stored = json.loads((run / "result.json").read_text())
     assert stored == result.values and stored["task"] == "classes"
     assert (stored["steps"], stored["seed"], stored["context"], stored["after"]) == (12, 0, "nmf", "layer1")
     assert 0 <= stored["accuracy"] <= stored["best_accuracy"] <= 1
     assert [row["step"] for row in rows(run) if "loss" in row] == [5, 10, 12]
     assert [row["step"] for row in rows(run) if "accuracy" in row] == [6, 12]
-    assert [event.step for event in told if isinstance(event, CheckpointSaved)] == [4, 6, 8, 12]
-    assert isinstance(told[0], RunStarted) and {StepLogged, ScoresEvaluated} <= {type(event) for event in told}
+    assert [event.step for event in events if isinstance(event, CheckpointSaved)] == [4, 6, 8, 12]
+    assert isinstance(events[0], RunStarted) and {StepLogged, ScoresEvaluated} <= {type(event) for event in events}
     assert (
         read_recipe((run / "recipe.json").read_text(), ClassificationRecipe)
         == find_training(str(run / "recipe.json"))

@@ -67,10 +67,10 @@ def test_predict_writes_classes_and_probabilities(run, photos, tmp_path):
     (photos / "broken.jpg").unlink()
     assert result.exit_code == 2 and "predicted 2, failed 1" in result.output
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["summary.json"]
-    told = json.loads((tmp_path / "out/summary.json").read_text())
-    assert told["classes"] == list(FORMS) and "broken.jpg" in told["failed"][0]["reason"]
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert summary["classes"] == list(FORMS) and "broken.jpg" in summary["failed"][0]["reason"]
     net, _ = CLASSIFICATION.load(run / "best.safetensors")
-    for row, name in zip(told["images"], ("tall.png", "wide.png"), strict=True):
+    for row, name in zip(summary["images"], ("tall.png", "wide.png"), strict=True):
         expected = chances(net, photos / name)
         assert row["image"].endswith(name)
         assert list(row["probabilities"].values()) == pytest.approx(sorted(expected)[::-1], abs=1e-5)
@@ -78,7 +78,9 @@ def test_predict_writes_classes_and_probabilities(run, photos, tmp_path):
         assert row["probability"] == pytest.approx(expected.max(), abs=1e-5)
         assert row["class"] in result.output and f"{row['probability']:.1%}" in result.output
     again = ham("predict", run, photos, "--out", tmp_path / "out", "--device", "cpu")
-    assert again.exit_code == 0 and json.loads((tmp_path / "out/summary.json").read_text())["images"] == told["images"]
+    assert (
+        again.exit_code == 0 and json.loads((tmp_path / "out/summary.json").read_text())["images"] == summary["images"]
+    )
 
 
 @pytest.mark.parametrize("options", [["--flip"], ["--scales", "1,2"], ["--max-pixels", "9999"], ["--layout", "voc"]])
@@ -100,8 +102,8 @@ def test_an_exported_classifier_matches_torch(run, photos, tmp_path, format):
     if format == "onnx":
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         found = torch.from_numpy(session.run(["logits"], {"image": x.numpy()})[0])
-        told = session.get_modelmeta().custom_metadata_map
-        assert json.loads(told["classes"]) == list(FORMS) and json.loads(told["mean"]) == [0.5] * 3
+        metadata = session.get_modelmeta().custom_metadata_map
+        assert json.loads(metadata["classes"]) == list(FORMS) and json.loads(metadata["mean"]) == [0.5] * 3
     else:
         found = torch.export.load(path).module()(x)
     with torch.no_grad():
@@ -173,8 +175,10 @@ def test_a_report_of_classifiers(tmp_path):
         with torch.no_grad():
             best = net(torch.tensor(data.images[drawn]).float() / 127.5 - 1).softmax(1).max(1)
         name = context or "baseline"
-        said = [f"{name}: {FORMS[i]} {p:.0%}" for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)]
-        assert [words[line] for words in shown[:12]] == said
+        expected_lines = [
+            f"{name}: {FORMS[i]} {p:.0%}" for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+        assert [words[line] for words in shown[:12]] == expected_lines
     assert "Where nmf gains most over baseline" in text and "atom 1:" in text
 
 

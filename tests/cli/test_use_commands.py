@@ -57,8 +57,8 @@ def test_predict_a_folder(run_folder, photos, tmp_path):
     assert mode == "P" and label.shape == (44, 30)  # upright
     assert read(tmp_path / "out/grey.png")[1].shape == (30, 44)
     assert (tmp_path / "out/turned_overlay.jpg").exists()
-    told = json.loads((tmp_path / "out/summary.json").read_text())
-    assert told["protocol"] == "scales 0.5,1, flip" and told["classes"] == ["sky", "sea", "land"]
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert summary["protocol"] == "scales 0.5,1, flip" and summary["classes"] == ["sky", "sea", "land"]
     assert "predicted 2, failed 0" in result.output
 
 

@@ -95,11 +95,11 @@ def test_torch_func_and_forward_mode_run_plain_torch(monkeypatch):
     monkeypatch.setattr(dispatch, "TRITON", True)
     monkeypatch.setattr(dispatch, "fused_by_default", lambda x: True)
     monkeypatch.setattr(dispatch, "why_not_on_device", lambda device, rank: None)
-    asked = []
+    fused = []
 
     def ask(x, name="auto"):
         spec = dispatch.choose_spec(name, x, hb.NMF(3), hb.one_step, one_step=True)
-        asked.append(spec is not None)
+        fused.append(spec is not None)
         return x.sum()
 
     ask(X)
@@ -107,6 +107,6 @@ def test_torch_func_and_forward_mode_run_plain_torch(monkeypatch):
     torch.func.vmap(ask)(X[None])
     with torch.autograd.forward_ad.dual_level():
         ask(torch.autograd.forward_ad.make_dual(X, X))
-    assert asked == [True, False, False, False]
+    assert fused == [True, False, False, False]
     with pytest.raises(hb.OptionError, match=r"do not support torch\.func"):
         torch.func.grad(lambda x: ask(x, "fused"))(X)

@@ -45,9 +45,9 @@ def test_pt2_export_matches_torch(tmp_path):
 
 def test_onnx_file_contains_metadata(tmp_path):
     export(segmenter(None), info(), tmp_path / "net.onnx", format="onnx", size=32)
-    told = {entry.key: json.loads(entry.value) for entry in onnx.load(tmp_path / "net.onnx").metadata_props}
-    assert told["classes"] == list(CLASSES)
-    assert told["mean"] == [0.5, 0.4, 0.3] and told["std"] == [0.2, 0.3, 0.25]
+    metadata = {entry.key: json.loads(entry.value) for entry in onnx.load(tmp_path / "net.onnx").metadata_props}
+    assert metadata["classes"] == list(CLASSES)
+    assert metadata["mean"] == [0.5, 0.4, 0.3] and metadata["std"] == [0.2, 0.3, 0.25]
 
 
 def test_export_compares_on_a_given_image(tmp_path):

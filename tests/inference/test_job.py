@@ -153,9 +153,9 @@ def test_two_runs_write_the_same_bits(photos, tmp_path):
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert len(files) == 7
     assert all((tmp_path / "one" / n).read_bytes() == (tmp_path / "two" / n).read_bytes() for n in files)
-    told = json.loads((tmp_path / "one" / "summary.json").read_text())
-    assert told["protocol"] == "single scale" and len(told["images"]) == 3 and len(told["failed"]) == 1
-    assert sum(told["images"][2]["shares"].values()) == pytest.approx(1)
+    summary = json.loads((tmp_path / "one" / "summary.json").read_text())
+    assert summary["protocol"] == "single scale" and len(summary["images"]) == 3 and len(summary["failed"]) == 1
+    assert sum(summary["images"][2]["shares"].values()) == pytest.approx(1)
 
 
 def test_every_label_value_survives_a_png(tmp_path):

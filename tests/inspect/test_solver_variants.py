@@ -65,8 +65,8 @@ def test_overrides_raise_without_a_ham():
 
 @pytest.mark.parametrize("context", ["nmf", "cd"])
 @pytest.mark.parametrize("protocol", [EvaluationProtocol(), EvaluationProtocol((0.5, 1.0), flip=True)], ids=str)
-@pytest.mark.parametrize("asked", [{"steps": (1, 6, 13)}, {"draws": (1, 2)}], ids=str)
-def test_several_overrides_at_once_match_separate_evaluations(context, protocol, asked):
+@pytest.mark.parametrize("requested", [{"steps": (1, 6, 13)}, {"draws": (1, 2)}], ids=str)
+def test_several_overrides_at_once_match_separate_evaluations(context, protocol, requested):
     """The backbone runs once per view of an image; the scores equal those of separate evaluations."""
 
     def built():
@@ -80,8 +80,8 @@ def test_several_overrides_at_once_match_separate_evaluations(context, protocol,
     net, calls = built(), []
     first = next(module for module in net.backbone.modules() if isinstance(module, nn.Conv2d))
     first.register_forward_hook(lambda *_: calls.append(1))
-    found = evaluate_variants(net, images, solver_variants(net, **asked), **options)
-    original, ((name, values),) = type(net.backbone).forward, asked.items()
+    found = evaluate_variants(net, images, solver_variants(net, **requested), **options)
+    original, ((name, values),) = type(net.backbone).forward, requested.items()
     assert net.backbone.forward.__func__ is original
     alone = [evaluate_segmenter(override_solver(built(), **{name: value}), images, **options) for value in values]
     assert found == alone and len({scores.miou for scores in alone}) > 1

@@ -110,7 +110,7 @@ def test_report_of_a_whole_study(whole):
     assert per_class["plum-cool"] == ["-"]
     assert page.column("conditions", "how")["hardware"] == ["a <small> box"]
 
-    # a rival that wins is said to win
+    # a rival that wins is reported as such
     assert "A rival wins: sa minus nmf is +9.33 points over 3 shared seeds" in text
     # figures: dots, two curves, two spectra; rows of pictures and of atoms
     assert page.figures == 5
@@ -219,9 +219,9 @@ def test_error_is_one_line_with_status_2(make_run, tmp_path, capsys):
     with pytest.raises(SystemExit) as left:
         ham("report", str(run), "--out", str(tmp_path / "r.html"))
     assert left.value.code == 2
-    said = capsys.readouterr().err
-    assert str(run / "recipe.json") in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert str(run / "recipe.json") in message
+    assert message.count("\n") == 1
     assert not (tmp_path / "r.html").exists()
 
 

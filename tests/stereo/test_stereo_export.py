@@ -99,8 +99,8 @@ def test_the_command_reports_fixed_sizes_and_the_file_enforces_them(tmp_path):
         assert (run_file(tmp_path / "net.onnx", left, right) - net(left, right)).abs().max() < 1e-3
     with pytest.raises(Exception, match="invalid dimensions"):
         run_file(tmp_path / "net.onnx", *pairs())
-    told = onnxruntime.InferenceSession(tmp_path / "net.onnx").get_modelmeta().custom_metadata_map
-    assert json.loads(told["std"]) == list(Info().std)
+    metadata = onnxruntime.InferenceSession(tmp_path / "net.onnx").get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["std"]) == list(Info().std)
 
 
 def test_an_export_with_wrong_disparities_raises(tmp_path, monkeypatch):

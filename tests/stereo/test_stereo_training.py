@@ -226,10 +226,10 @@ def test_training_on_files(tmp_path):
         tree / "disparity" / "TRAIN/A/0000" / "left" / "0001.pfm",
         np.full((fake_stereo.H, fake_stereo.W), reach + 8, np.float32),
     )
-    for option, said in ((), 1), (("data.options.shrink=2",), 0):
+    for option, notes in ((), 1), (("data.options.shrink=2",), 0):
         recipe = small("data.name=sceneflow", "data.options=none", *option)
         tasks["stereo"].open(recipe, tree, first=True, note=heard.append)
-        assert len(heard) == said and all(f"go up to {reach + 8} px" in line for line in heard)
+        assert len(heard) == notes and all(f"go up to {reach + 8} px" in line for line in heard)
         heard.clear()
     (tree / "frames_cleanpass" / "TEST/A/0000" / "right" / "0000.png").unlink()
     (tree / "disparity" / "TRAIN/A/0000" / "left" / "0001.pfm").unlink()

@@ -63,7 +63,7 @@ def test_recipe_differences_use_dotted_names():
 
 
 @pytest.mark.parametrize(
-    ("setting", "processes", "said"),
+    ("setting", "processes", "message"),
     [
         ("batch=0", 1, "batch must be a whole number"),
         ("batch=15", 2, "--set batch=16"),
@@ -82,8 +82,8 @@ def test_recipe_differences_use_dotted_names():
         ("log_every=0", 1, "log_every"),
     ],
 )
-def test_invalid_recipes_raise_before_any_work(setting, processes, said):
-    with pytest.raises(OptionError, match=said):
+def test_invalid_recipes_raise_before_any_work(setting, processes, message):
+    with pytest.raises(OptionError, match=message):
         check_segmentation_recipe(apply(segmentation_recipes.create("patchwork"), [setting]), processes=processes)
 
 

@@ -46,7 +46,7 @@ def test_later_overrides_win_and_the_recipe_is_unchanged():
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
         ("lr=0.1", r"--set lr=0.1: no field 'lr' \(did you mean optim.lr\?\)"),
         ("model.contxt=vq", r"no field 'contxt' \(did you mean model.context\?\)"),
@@ -66,6 +66,6 @@ def test_later_overrides_win_and_the_recipe_is_unchanged():
         ("data.options.a={", "none"),
     ],
 )
-def test_invalid_overrides_name_the_setting_and_the_rule(setting, said):
-    with pytest.raises(OptionError, match=said):
+def test_invalid_overrides_name_the_setting_and_the_rule(setting, message):
+    with pytest.raises(OptionError, match=message):
         apply(BASE, [setting])

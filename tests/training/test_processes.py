@@ -41,11 +41,11 @@ def test_two_ranks_match_one_and_resume_across_counts(tmp_path):
         time.sleep(0.05)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C reaches every process of the terminal
-        said = process.communicate(timeout=60)[1]
+        message = process.communicate(timeout=60)[1]
     if process.returncode:  # else it was faster than the finger
-        assert process.returncode == 130, said
-        assert "continue with --resume" in said
-        assert "Traceback" not in said
+        assert process.returncode == 130, message
+        assert "continue with --resume" in message
+        assert "Traceback" not in message
         assert losses(two)
         train(small(*MORE), two, accelerator="cpu", resume=True)
     torch.testing.assert_close(losses(two), losses(tmp_path / "one"), rtol=1e-4, atol=1e-5)

@@ -27,12 +27,12 @@ def finished(tmp_path_factory):
     """An undisturbed run, its events and its result."""
     torch.manual_seed(5)  # what the caller has drawn before must not matter
     run = tmp_path_factory.mktemp("runs") / "undisturbed"
-    told = []
-    return run, told, train(small(), run, accelerator="cpu", on_event=told.append)
+    events = []
+    return run, events, train(small(), run, accelerator="cpu", on_event=events.append)
 
 
 def test_run_folder_has_the_documented_files(finished):
-    run, told, result = finished
+    run, events, result = finished
     stored = json.loads((run / "result.json").read_text())
     assert stored == result.values
     assert (stored["steps"], stored["seed"], stored["context"], stored["protocol"]) == (12, 0, "nmf", "single scale")
@@ -42,9 +42,9 @@ def test_run_folder_has_the_documented_files(finished):
     assert {"last.ckpt", "previous.ckpt"} <= {path.name for path in run.iterdir()}
     assert [row["step"] for row in rows(run) if "loss" in row] == [5, 10, 12]
     assert [row["step"] for row in rows(run) if "miou" in row] == [6, 12]
-    assert [event.step for event in told if isinstance(event, CheckpointSaved)] == [4, 6, 8, 12]
-    assert isinstance(told[0], RunStarted)
-    assert {StepLogged, ScoresEvaluated} <= {type(event) for event in told}
+    assert [event.step for event in events if isinstance(event, CheckpointSaved)] == [4, 6, 8, 12]
+    assert isinstance(events[0], RunStarted)
+    assert {StepLogged, ScoresEvaluated} <= {type(event) for event in events}
     assert not list(run.glob("**/*tensorboard*"))
 
 
@@ -69,11 +69,11 @@ def test_equal_seeds_give_equal_bits(finished, tmp_path):
 
 
 def test_resuming_a_finished_run_changes_nothing(finished):
-    run, told, result = finished
+    run, events, result = finished
     before = {path: path.stat().st_mtime_ns for path in run.iterdir() if path.name != ".lock"}
-    told = []
-    assert train(small(), run, accelerator="cpu", resume=True, on_event=told.append).values == result.values
-    assert [type(event) for event in told] == [Note]
+    events = []
+    assert train(small(), run, accelerator="cpu", resume=True, on_event=events.append).values == result.values
+    assert [type(event) for event in events] == [Note]
     assert {path: path.stat().st_mtime_ns for path in run.iterdir() if path.name != ".lock"} == before
 
 
@@ -269,10 +269,10 @@ def test_damaged_checkpoint_falls_back_to_the_previous_one(finished, tmp_path, m
     monkeypatch.undo()
     last = run / "last.ckpt"
     last.write_bytes(last.read_bytes()[:5000])
-    told = []
-    train(small(), run, accelerator="cpu", resume=True, on_event=told.append)
-    assert any(isinstance(event, Note) and "last.ckpt is damaged" in event.text for event in told)
-    assert next(event for event in told if isinstance(event, RunStarted)).step == 6
+    events = []
+    train(small(), run, accelerator="cpu", resume=True, on_event=events.append)
+    assert any(isinstance(event, Note) and "last.ckpt is damaged" in event.text for event in events)
+    assert next(event for event in events if isinstance(event, RunStarted)).step == 6
     assert reproducible_outputs(run) == reproducible_outputs(finished[0])
 
 

@@ -111,12 +111,12 @@ def test_labels_of_sheets_that_cannot_be_used_are_named(tmp_path, content, compl
         open_source("cifar10", "train", size=32, root=tmp_path / "a")
 
 
-@pytest.mark.parametrize(("label", "said"), [(-5, r"-5 \.\.\. 2"), (2**70, rf"1 \.\.\. {2**70}")])
-def test_batch_labels_outside_the_classes_are_named(tmp_path, label, said):
+@pytest.mark.parametrize(("label", "message"), [(-5, r"-5 \.\.\. 2"), (2**70, rf"1 \.\.\. {2**70}")])
+def test_batch_labels_outside_the_classes_are_named(tmp_path, label, message):
     path = fake_image_folders.cifar_batches(tmp_path / "a") / "cifar-10-batches-py" / "data_batch_2"
     found = {b"data": np.zeros((3, 3072), np.uint8), b"labels": [1, label, 2]}
     path.write_bytes(pickle.dumps(found, protocol=2))
-    with pytest.raises(DataError, match=rf"data_batch_2: labels must be in 0 \.\.\. 9 .got {said}"):
+    with pytest.raises(DataError, match=rf"data_batch_2: labels must be in 0 \.\.\. 9 .got {message}"):
         load("cifar10", tmp_path / "a", tmp_path, size=32)
 
 
@@ -131,10 +131,10 @@ def test_a_batch_file_executes_nothing(tmp_path):
     for name in ("data_batch_2", "data_batch_4"):
         path = root / "cifar-10-batches-py" / name
         path.write_bytes(pickle.dumps({b"data": Evil()}, protocol=2))
-    with pytest.raises(DataError, match="2 files cannot be used") as told:
+    with pytest.raises(DataError, match="2 files cannot be used") as error:
         load("cifar10", root, tmp_path, size=32)
-    assert "data_batch_2" in str(told.value) and "data_batch_4" in str(told.value)
-    assert "which no CIFAR batch contains" in str(told.value)
+    assert "data_batch_2" in str(error.value) and "data_batch_4" in str(error.value)
+    assert "which no CIFAR batch contains" in str(error.value)
     assert not marker.exists()
 
 
@@ -183,8 +183,8 @@ def test_a_batch_file_creates_only_byte_arrays(tmp_path, data):
     path.write_bytes(pickle.dumps({b"data": data}, protocol=2))
     try:
         assert read_batch(path)["data"] is None
-    except DataError as told:
-        assert "not a CIFAR batch" in str(told)
+    except DataError as error:
+        assert "not a CIFAR batch" in str(error)
 
 
 def test_tiny_imagenet_from_a_tar_equals_the_folder(tmp_path):
@@ -255,14 +255,14 @@ def test_the_official_val_of_tiny_imagenet_has_the_classes_of_train(tmp_path, pa
         np.testing.assert_array_equal(image, pixels.transpose(2, 0, 1))
     text = tree / "val" / "val_annotations.txt"
     whole = text.read_text()
-    for said, complaint in {
+    for content, complaint in {
         "": r"val_0.JPEG has no line.*unpack the archive again",
         whole + "val_9.JPEG\tn02\n": "val_9.JPEG has a line but no file",
         whole + "val_0.JPEG\n": "line 5 has no class",
         whole + "val_0.JPEG\tn03\n": "line 5 gives val_0.JPEG the class n03, another line n02",
         whole.replace("n03", "n07"): r"1 of its 2 classes have no folder in train \(n07\)",
     }.items():
-        text.write_text(said)
+        text.write_text(content)
         with pytest.raises(DataError, match=complaint):
             load_val()
     text.unlink()
@@ -279,11 +279,11 @@ def test_all_broken_files_are_listed_at_once(tmp_path):
     root = fake_image_folders.folders(tmp_path / "data", each=30)
     for i in range(25):
         (root / "train" / "cats" / f"{i}.png").write_bytes(b"" if i else b"not an image")
-    with pytest.raises(DataError, match="25 files cannot be used") as told:
+    with pytest.raises(DataError, match="25 files cannot be used") as error:
         load("folder", root, tmp_path, size=16)
-    assert len(told.value.problems) == 25
-    assert "0.png: no JPEG, PNG or WebP image" in str(told.value)
-    assert "... and 5 more" in str(told.value)
+    assert len(error.value.problems) == 25
+    assert "0.png: no JPEG, PNG or WebP image" in str(error.value)
+    assert "... and 5 more" in str(error.value)
     assert not list((tmp_path / "cache").glob("*.images")), "nothing half-made is kept"
     assert not list((tmp_path / "cache").glob("*.partial"))
 

@@ -108,10 +108,10 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     kept = [{**each, "recipe_hash": "before"} if each["context"] == "ylg" else each for each in found]
     rows.write_text("".join(json.dumps(each) + "\n" for each in kept))
 
-    def asked(waiting, *_, **__):
+    def fail_grid(waiting, *_, **__):
         raise GridError(f"gan grid: to run: {[cell.name for cell in waiting]}")
 
-    monkeypatch.setattr(gan_grid, "run_grid", asked)
+    monkeypatch.setattr(gan_grid, "run_grid", fail_grid)
     status, _, err = ham(*words)
     assert status == 2 and "to run: ['ylg-seed0']" in err
 

@@ -40,5 +40,5 @@ def test_micro_batches_add_up_to_the_batch(case):
             total[name] = total[name] + value * weights[i].get(name, weights[i][""])
     for name, expected in whole.items():
         torch.testing.assert_close(
-            total[name], expected, rtol=1e-4, atol=1e-6, msg=lambda said, name=name: f"{name}: {said}"
+            total[name], expected, rtol=1e-4, atol=1e-6, msg=lambda message, name=name: f"{name}: {message}"
         )
