@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from hamburger import distributed
-from hamburger.detection import evaluate
 from hamburger.detection.data import Scene
 from hamburger.detection.evaluate import SUMMARY, describe_image, gather_images, score_images
 
@@ -163,6 +162,6 @@ def test_scores_do_not_depend_on_how_processes_share_the_images(monkeypatch):
         into[:] = parts
 
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
-    monkeypatch.setattr(evaluate.dist, "all_gather_object", all_gather)
+    monkeypatch.setattr(distributed.dist, "all_gather_object", all_gather)
     for own in parts:
         assert score_images(gather_images(own), CLASSES) == score_images(images, CLASSES)
