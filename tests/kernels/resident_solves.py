@@ -31,7 +31,7 @@ def poisoned_memory():
 
 def solve(
     b, d, n, r, steps, start,
-    *, card=H200, channels_last=False, dtype=torch.float32, keep=True, spoil=lambda x: None, eps=EPS,
+    *, gpu=H200, channels_last=False, dtype=torch.float32, keep=True, spoil=lambda x: None, eps=EPS,
 ):  # fmt: skip
     """NMF by the resident kernel.   ->   x, bases, and the result: D, C, D C and Q. spoil: changes x first."""
     draw = torch.Generator().manual_seed(0)
@@ -39,7 +39,7 @@ def solve(
     bases = torch.randn(b, d, r, generator=draw).abs()
     x, bases = x.abs().bfloat16(), normalize(bases, dim=1)
     spoil(x)
-    before, grid = (x.clone(), bases.clone()), fit_resident(b, d, n, r, card)
+    before, grid = (x.clone(), bases.clone()), fit_resident(b, d, n, r, gpu)
 
     def zeros(b, device):  # by a kernel of another kind
         return torch.zeros(b, common.COUNTERS_PER_IMAGE, dtype=torch.int32)

@@ -54,7 +54,7 @@ class Compiler:
 
 
 @pytest.fixture
-def card(monkeypatch):
+def compiled_kernel(monkeypatch):
     """Compile instead of launching; return kernel -> its assembly, checked against the GPU's shared memory."""
     modules = block_kernels, block_kernels, block_norm, common
     taught = {name: module for module in modules for name in vars(module) if name.endswith("_kernel")}
@@ -88,18 +88,18 @@ PRECISIONS = {
 
 @pytest.mark.parametrize("n, channels_last", [(1_024, False), (16_384, True)])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_bread_compiles(precision, n, channels_last, card, monkeypatch):
+def test_bread_compiles(precision, n, channels_last, compiled_kernel, monkeypatch):
     has, holds, dtype = PRECISIONS[precision]
     if dtype == torch.float32:
         monkeypatch.setattr(common, "product_kind", lambda dtype, **_: "tf32")  # exact products are torch's
     x = empty(1, 512, n, dtype=has, channels_last=channels_last)
     block_launches.apply_bread(x, empty(512, 512, dtype=holds), empty(512, dtype=holds), dtype, out=dtype, rectify=True)
-    assert "wgmma" in card("bread_kernel")
+    assert "wgmma" in compiled_kernel("bread_kernel")
 
 
 @pytest.mark.parametrize("last, channels_last", [(False, False), (True, True)], ids=["u", "y"])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_finish_compiles(precision, channels_last, last, card):
+def test_finish_compiles(precision, channels_last, last, compiled_kernel):
     has, holds, dtype = PRECISIONS[precision]
     kept = common.saved_dtype(dtype)
     skip = empty(1, 512, 16_384, dtype=has, channels_last=channels_last)
@@ -108,11 +108,11 @@ def test_finish_compiles(precision, channels_last, last, card):
     block_launches.finish_block(
         empty(1, 512, 64, dtype=kept), empty(1, 16_384, 64), torch.empty_like(skip), dtype, **more
     )
-    assert ("wgmma" in card("finish_kernel")) == (dtype != torch.float32)
+    assert ("wgmma" in compiled_kernel("finish_kernel")) == (dtype != torch.float32)
 
 
 @pytest.mark.parametrize("dtype, r", [(torch.float32, 64), (torch.bfloat16, 64), (torch.float32, 512)])
-def test_backward_compiles(dtype, r, card):
+def test_backward_compiles(dtype, r, compiled_kernel):
     kept = common.saved_dtype(dtype)
     du, z, fold, ratio = (
         empty(1, 512, 4_096, dtype=dtype),
@@ -123,14 +123,14 @@ def test_backward_compiles(dtype, r, card):
     taken = block_launches.NormCorrection(ratio, empty(1, r + 1, r))
     for behind in (None, taken):
         block_launches.pull_back(du, fold, empty(1, 256, r), ratio, z, torch.empty_like(z), dtype, behind)
-        assert ("mma" in card("pull_back_kernel")) == (dtype != torch.float32)
+        assert ("mma" in compiled_kernel("pull_back_kernel")) == (dtype != torch.float32)
         block_launches.codes_cotangent(du, fold, behind, dtype)
-        card("codes_gradient_kernel")
+        compiled_kernel("codes_gradient_kernel")
 
 
 @pytest.mark.parametrize("r", [64, 512])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_batch_norm_in_training(dtype, r, card):
+def test_batch_norm_in_training(dtype, r, compiled_kernel):
     kept = common.saved_dtype(dtype)
     fold, codes, y = empty(2, 512, r, dtype=kept), empty(2, 4_096, r, dtype=kept), empty(2, 512, 4_096, dtype=dtype)
     norm = NormParameters(empty(512), empty(512), empty(512), empty(512), 1e-5)
@@ -139,11 +139,11 @@ def test_batch_norm_in_training(dtype, r, card):
     block_launches.weight_backward(empty(2, 512, r), empty(2, 256, r), dtype, common.factor_product_kind(dtype))
     block_launches.prepare_inputs(empty(512, 512), empty(2, 1_024, r), 2, dtype, unit=True)
     for name in ("sums", "partial_sums", "statistics", "relu_backward", "norm_backward", "weight_gradient", "prepare"):
-        card(f"{name}_kernel")
+        compiled_kernel(f"{name}_kernel")
 
 
-def test_backward_of_the_lower_bread_compiles(card):
+def test_backward_of_the_lower_bread_compiles(compiled_kernel):
     z, x = empty(2, 256, 4_096, dtype=torch.bfloat16), empty(2, 512, 4_096, dtype=torch.bfloat16)
     block_launches.weight_backward(z, x, torch.float32, "bf16")
     block_launches.bread_backward(x, z, empty(256, 512, dtype=torch.bfloat16), x, torch.bfloat16)
-    assert "wgmma" in card("weight_gradient_kernel") and "wgmma" in card("bread_kernel")
+    assert "wgmma" in compiled_kernel("weight_gradient_kernel") and "wgmma" in compiled_kernel("bread_kernel")

@@ -276,7 +276,7 @@ def test_every_ham_declares_if_backward_needs_its_input():
     assert [block.needs_relu(name) for name in HAMS] == [True, False, False]
 
 
-@pytest.mark.parametrize("b", [1, 3, 132])  # as many as a card has processors
+@pytest.mark.parametrize("b", [1, 3, 132])  # as many as a GPU has multiprocessors
 def test_prepare_clears_counters_and_copies_the_dictionary(b, monkeypatch):
     made = torch.empty
 

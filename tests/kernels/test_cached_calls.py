@@ -17,7 +17,7 @@ from hamburger.layers import burger, fused_block
 pytestmark = [
     pytest.mark.skipif(common.INTERPRETED, reason="kernels would run"),
     pytest.mark.skipif(not tiling.has_gluon(), reason="Triton's Gluon is missing"),
-    pytest.mark.filterwarnings("ignore"),  # of numbers that nobody wrote
+    pytest.mark.filterwarnings("ignore"),  # of uninitialised numbers
 ]
 HAMS = {"nmf": nmf, "vq": vq, "cd": cd}
 COOPERATIVE = {
@@ -28,7 +28,7 @@ COOPERATIVE = {
 
 
 @pytest.fixture
-def taped(monkeypatch):
+def cached(monkeypatch):
     """Records which calls were offered to the launch cache, and whether they can be cached."""
     seen = {}
 
@@ -66,7 +66,7 @@ FORMS = {"one launch": (WHOLE, None), "one pass": (None, STREAMED), "several": (
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("ham", HAMS)
 @pytest.mark.parametrize(("b", "init"), [(1, "random"), (2, "random"), (2, "fixed")])
-def test_cached_call_only_launches(ham, form, b, init, taped, monkeypatch):
+def test_cached_call_only_launches(ham, form, b, init, cached, monkeypatch):
     for module in HAMS.values():
         monkeypatch.setattr(module, "streaming_grid", lambda *_: FORMS[form][1])
     monkeypatch.setattr(nmf, "resident_grid", lambda *_: FORMS[form][0])
@@ -78,20 +78,20 @@ def test_cached_call_only_launches(ham, form, b, init, taped, monkeypatch):
             layer.eval()(z)
     HAMS[ham].decompose(z.detach().flatten(2), torch.rand(b, 100, 20), steps=2)
     solved_by_torch = ham == "cd" and form != "one pass"  # the ridge of its read-out
-    assert taped.pop("train backward")
-    assert set(taped) == {"train", "evaluate", ham}
-    assert all(made != solved_by_torch for made in taped.values())
+    assert cached.pop("train backward")
+    assert set(cached) == {"train", "evaluate", ham}
+    assert all(made != solved_by_torch for made in cached.values())
 
 
-def test_wide_layer_is_cached(taped):
+def test_wide_layer_is_cached(cached):
     layer, z = hb.Hamburger(2048, rank=64, steps=1), torch.randn(1, 2048, 4, 4).bfloat16().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         layer.train()(z).sum().backward()
-    assert taped["train"] and taped["train backward"]
+    assert cached["train"] and cached["train backward"]
 
 
 @pytest.mark.parametrize("ham", HAMS)
-def test_refused_cooperative_launch_falls_back(ham, taped, monkeypatch):
+def test_refused_cooperative_launch_falls_back(ham, cached, monkeypatch):
     module, tried = HAMS[ham], []
     monkeypatch.setattr(tiling, "_devices_without_cooperative", set())
     monkeypatch.setattr(module, "streaming_grid", lambda *_: STREAMED)

@@ -89,7 +89,7 @@ def solve(
 
 CASES = {
     "vq, several tiles of a program": ("vq", (1, 128, 320, 64, 2, 2), {}),
-    "vq, no sweep": ("vq", (1, 128, 112, 64, 0, 2), {}),
+    "vq, no step": ("vq", (1, 128, 112, 64, 0, 2), {}),
     "vq, two images, all padded": ("vq", (2, 100, 208, 20, 2, 2), {}),
     "vq, channels last, codes in bfloat16": (
         "vq", (1, 128, 200, 64, 1, 2), {"channels_last": True, "dtype": torch.bfloat16}
@@ -163,8 +163,8 @@ def test_nan_in_one_column_spreads_to_the_whole_output(ham):
 @pytest.mark.parametrize(
     "opcode, which, seen",
     [
-        ("cp.async.wait_group", slice(0, 1), "cp.async that nobody"),
-        ("cp.async.wait_group", slice(1, 2), "cp.async that nobody"),  # the second piece
+        ("cp.async.wait_group", slice(0, 1), "pending cp.async"),
+        ("cp.async.wait_group", slice(1, 2), "pending cp.async"),  # the second piece
         ("fence.proxy.async", slice(0, 1), "not written, fenced"),
         ("fence.proxy.async", slice(1, None), "not written, fenced"),
         ("wgmma.wait_group", slice(None), "in flight"),

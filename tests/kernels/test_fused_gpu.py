@@ -33,18 +33,18 @@ SHAPES = [
     (64, 64, 129, 8, 2),
     (70_000, 8, 3, 8, 1),  # more samples than a grid has rows
     (1, 512, 300, 64, 0),
-    # in bfloat16 on a Hopper card these, and most above, are one launch
+    # in bfloat16 on a Hopper GPU these, and most above, are one launch
     (1, 512, 4095, 64, 6),
     (3, 500, 1001, 50, 3),
     (1, 256, 2001, 128, 2),
     (1, 512, 16000, 100, 2),
     (2, 512, 100, 64, 2),
-    # and these one pass over x per sweep
+    # and these one pass over x per step
     (1, 512, 20000, 64, 6),
     (2, 512, 40001, 50, 2),
     (1, 256, 70000, 128, 1),
     (40, 500, 1024, 64, 2),
-    (140, 128, 200, 64, 3),  # several launches, for not all images are on the card at once
+    (140, 128, 200, 64, 3),  # several launches, for not all images fit on the GPU at once
 ]
 
 
@@ -145,10 +145,10 @@ def with_and_without(form, name, ham, x, bases, steps, monkeypatch):
     module, asked = {"nmf": nmf, "vq": vq, "cd": cd}[name], []
     choose = getattr(module, form)
     monkeypatch.setattr(module, form, lambda *given: asked.append(choose(*given)) or asked[-1])
-    monkeypatch.setattr(launcher, "_cache", {})  # else an earlier call's launches would be made again, and nobody asked
+    monkeypatch.setattr(launcher, "_cache", {})  # else an earlier call's launches would be repeated
     one = hb.decompose(x, ham, steps=steps, bases=bases, backend="fused")
     if not asked or asked[-1] is None:
-        pytest.skip("this card takes another form")
+        pytest.skip("this GPU uses another variant")
     monkeypatch.setattr(module, form, lambda *_: None)
     monkeypatch.setattr(launcher, "_cache", {})
     return one, hb.decompose(x, ham, steps=steps, bases=bases, backend="fused")
@@ -172,7 +172,7 @@ def test_resident_and_tiled_agree(shape, monkeypatch):
         (2, 512, 40001, 50, 2),
         (1, 256, 70000, 128, 2),
         (40, 500, 1024, 64, 2),
-        (140, 128, 200, 64, 3),  # several launches, for not all images are on the card at once
+        (140, 128, 200, 64, 3),  # several launches, for not all images fit on the GPU at once
         (150, 100, 200, 20, 1),
     ],
     ids=str,

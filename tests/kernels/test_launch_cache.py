@@ -161,7 +161,7 @@ def test_cache_key_groups_equal_calls():
     assert calls == [6, 6, 5, 6]
     away = on_card(torch.rand(6))
     away.get_device = lambda: 1
-    play(x, away, "a")  # somebody has moved it
+    play(x, away, "a")  # moved by the caller
     assert calls == [6, 6, 5, 6, 6]
 
 

@@ -14,8 +14,8 @@ from resident_solves import H200
 from hamburger.kernels.nmf_hopper import unit_columns
 
 
-def cut(b, d, n, r, card=H200):
-    return tiling.fit_resident(b, d, n, r, card)
+def cut(b, d, n, r, gpu=H200):
+    return tiling.fit_resident(b, d, n, r, gpu)
 
 
 def test_papers_size_is_resident():
@@ -44,11 +44,11 @@ def test_large_inputs_are_not_resident(sizes):
 
 
 @pytest.mark.parametrize(
-    "card",
+    "gpu",
     [GpuProperties((8, 0), 108, 166_912), GpuProperties((10, 0), 148, 232_448), GpuProperties((9, 0), 4, 232_448)],
 )
-def test_other_gpus_are_not_resident(card):
-    assert cut(1, 512, 4_096, 64, card) is None
+def test_other_gpus_are_not_resident(gpu):
+    assert cut(1, 512, 4_096, 64, gpu) is None
 
 
 def test_cpu_tensors_are_not_resident():

@@ -42,13 +42,13 @@ def reference(x, d, steps, eps=EPS):
 
 CASES = {
     "plain": ((1, 128, 200, 64, 2), {}),
-    "no sweep": ((1, 128, 200, 64, 0), {}),
+    "no step": ((1, 128, 200, 64, 0), {}),
     "two images, all padded": ((2, 100, 130, 20, 2), {}),
     "odd n, and 0 / 0 beyond it": ((1, 100, 131, 20, 2), {"eps": 0.0}),
     "channels last, codes in bfloat16": ((1, 128, 200, 64, 1), {"channels_last": True, "dtype": torch.bfloat16}),
     "a unit of four columns for each of many programs": ((1, 128, 8_200, 64, 1), {"keep": False}),
     "rank 100": ((1, 256, 300, 100, 1), {}),
-    "the paper's d in 128 columns": ((1, 512, 300, 64, 2), {"card": SMALL}),
+    "the paper's d in 128 columns": ((1, 512, 300, 64, 2), {"gpu": SMALL}),
 }
 
 
@@ -66,7 +66,7 @@ def test_values(sizes, more):
 
 
 def test_cases_cover_different_tilings():
-    cuts = {fit_resident(*sizes[:4], more.get("card", H200)) for sizes, more in CASES.values()}
+    cuts = {fit_resident(*sizes[:4], more.get("gpu", H200)) for sizes, more in CASES.values()}
     assert {ResidentGrid(128, 64, 128, 65), ResidentGrid(256, 128, 64, 5), ResidentGrid(512, 64, 128, 3)} < cuts
 
 

@@ -40,9 +40,9 @@ def test_unsupported_sizes(cut, b, d, r):
     assert cut(b, d, 65_536, r, H200) is None
 
 
-@pytest.mark.parametrize("card", [GpuProperties((8, 0), 108, 166_912), GpuProperties((10, 0), 148, 232_448)])
-def test_other_gpus_are_unsupported(cut, card):
-    assert cut(1, 512, 65_536, 64, card) is None
+@pytest.mark.parametrize("gpu", [GpuProperties((8, 0), 108, 166_912), GpuProperties((10, 0), 148, 232_448)])
+def test_other_gpus_are_unsupported(cut, gpu):
+    assert cut(1, 512, 65_536, 64, gpu) is None
 
 
 def test_cpu_tensors_are_unsupported():

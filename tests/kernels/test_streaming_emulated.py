@@ -57,7 +57,7 @@ def solve(
 
 CASES = {
     "several tiles of a program": ((1, 128, 320, 64, 2, 2), {}),
-    "no sweep": ((1, 128, 100, 64, 0, 2), {}),
+    "no step": ((1, 128, 100, 64, 0, 2), {}),
     "two images, all padded": ((2, 100, 208, 20, 2, 2), {}),
     "channels last, codes in bfloat16": ((1, 128, 200, 64, 1, 2), {"channels_last": True, "dtype": torch.bfloat16}),
     "more parts than an update adds up": ((1, 128, 400, 64, 1, 6), {"keep": False}),
@@ -93,8 +93,8 @@ def test_equal_bits_for_any_program_order():
 @pytest.mark.parametrize(
     "opcode, which, seen",
     [
-        ("cp.async.wait_group", slice(0, 1), "cp.async that nobody"),
-        ("cp.async.wait_group", slice(1, None), "cp.async that nobody"),
+        ("cp.async.wait_group", slice(0, 1), "pending cp.async"),
+        ("cp.async.wait_group", slice(1, None), "pending cp.async"),
         ("fence.proxy.async", slice(0, 1), "not written, fenced"),
         ("fence.proxy.async", slice(1, None), "not written, fenced"),  # newer compilers add some of their own
         ("wgmma.wait_group", slice(None), "in flight"),

@@ -14,7 +14,7 @@ Reported, with the instruction that did it (Race, or Fault):
 - shared memory is touched that a cp.async writes, before its threads have waited for it, or by others before bar.sync;
 - threads of one instruction write different values to one place;
 - an access is misaligned, or outside of every array;
-- threads of a program part ways at a branch: not an error on a card, but not emulated;
+- threads of a program part ways at a branch: not an error on a GPU, but not emulated;
 - no program of those left makes progress (Hang).
 What is not known raises Unknown when the text is read, before anything runs.
 
@@ -22,7 +22,7 @@ Shared memory and registers are poisoned at the start: they read as NaN.
 
 Not emulated: time, caches and the weak order of loads and stores; threads of one warp that are not in lockstep (a
 missing __syncwarp); wgmma.fence, which the compiler places; a loop that polls nothing and never ends. Divisions, powers
-of two and the sums within one wgmma are rounded once, where a card may be off by a few units in the last place.
+of two and the sums within one wgmma are rounded once, where a GPU may be off by a few units in the last place.
 """
 
 from .machine import launch

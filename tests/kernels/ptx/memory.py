@@ -116,7 +116,7 @@ class Shared(Space):
 
     def nothing_expected(self, halves: np.ndarray) -> None:
         if self.expected[halves].any():
-            raise Race("touched while a cp.async that nobody has waited for writes it")
+            raise Race("touched while a pending cp.async writes it")
 
 
 class Memory(Space):
