@@ -41,8 +41,8 @@ def grid(
     from hamburger.cli.output import parse_ints, parse_names
     from hamburger.generation.evaluate import MeasureSettings
     from hamburger.generation.metrics.extractors import create_extractor
-    from hamburger.segmentation.predict import pick_device
     from hamburger.tasks.sweep import cells
+    from hamburger.training.accelerator import pick_device
     from hamburger_lab.gan_grid import GanCell, gan_variants, run_measured_grid
 
     on = pick_device(device)

@@ -59,9 +59,9 @@ def evaluate(
     from hamburger.environment import describe_environment
     from hamburger.files import check_writable, write_atomically
     from hamburger.inspect.evaluation import solver_variants
-    from hamburger.segmentation.predict import pick_device
     from hamburger.tasks import task_of_weights
     from hamburger.tasks.load import find_weights
+    from hamburger.training.accelerator import pick_device
     from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
 
     check_count("eval", "inside", inside, least=0)

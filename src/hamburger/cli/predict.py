@@ -41,10 +41,10 @@ def predict(
     from hamburger.errors import OptionError
     from hamburger.inference import predict_files
     from hamburger.registry import options_of
-    from hamburger.segmentation.predict import pick_device
     from hamburger.stereo.predict import find_pairs
     from hamburger.tasks import task_of_weights
     from hamburger.tasks.load import find_weights
+    from hamburger.training.accelerator import pick_device
 
     on = pick_device(device)
     path = find_weights(weights)

@@ -18,7 +18,7 @@ from hamburger.registry import options_of
 from hamburger.report import html
 from hamburger.report.html import CellText, Markup
 from hamburger.report.study import RunGroup, RunRecord, Study
-from hamburger.segmentation.predict import pick_device
+from hamburger.training.accelerator import pick_device
 from hamburger.training.task_outputs import Visualizer
 
 SEED = 0  # for drawing the images

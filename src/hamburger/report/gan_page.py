@@ -33,7 +33,7 @@ from hamburger.report.html import (
     tiles,
 )
 from hamburger.report.study import RunError, read_json_object, read_rows
-from hamburger.segmentation.predict import pick_device
+from hamburger.training.accelerator import pick_device
 from hamburger.training.image_files import read_image
 
 SHEETS = 8  # sample sheets shown, evenly spaced over time

@@ -17,6 +17,7 @@ from hamburger.inference.predict_files import read_image
 from hamburger.segmentation.data.base import encode_label_png
 from hamburger.segmentation.data.published import VOC_CLASSES
 from hamburger.segmentation.evaluate import predict_labels
+from hamburger.training.accelerator import pick_device
 from hamburger.training.datasets import IGNORE, Colour, Sample, full_palette
 from hamburger.training.image_files import normalise
 from hamburger.training.task import EvaluationProtocol, Score
@@ -29,19 +30,6 @@ if TYPE_CHECKING:
 
 
 MAX_PIXELS = 1024 * 1024
-
-
-def pick_device(name: str = "auto") -> torch.device:
-    """Return the named device; `auto` is the GPU if there is one, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0]
-        raise OptionError(f"device: {name!r} is not available ({why}); use auto, cpu or cuda") from None
-    return device
 
 
 class Predictor:
