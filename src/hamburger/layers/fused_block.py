@@ -6,7 +6,7 @@ norm, skip and ReLU included) and `context` (up to the upper bread; the layer's 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -165,10 +165,8 @@ def can_evaluate(norm: nn.Module) -> bool:
         return True
     if norm.training or type(norm) not in BATCH_NORMS:
         return False
-    parameters, buffers = norm._parameters, norm._buffers
-    if buffers["running_mean"] is None or (parameters["weight"] is None) != (parameters["bias"] is None):
-        return False
-    return _are_contiguous(buffers["running_mean"], buffers["running_var"], parameters["weight"], parameters["bias"])
+    mean, var, weight, bias, _ = _batch_norm_parameters(norm)
+    return mean is not None and (weight is None) == (bias is None) and _are_contiguous(mean, var, weight, bias)
 
 
 def evaluate(block: FusedBlock, z: Tensor, *, rectify: bool) -> Tensor:
@@ -178,7 +176,8 @@ def evaluate(block: FusedBlock, z: Tensor, *, rectify: bool) -> Tensor:
     parts, plan = block
     x = z.flatten(2)  # b c n
     initial = _initial_bases(parts, x)[0]
-    y, bases = kernels.evaluate_block(x, parts.weights, initial, plan, _norm_parameters(parts.norm), rectify=rectify)
+    norm = None if isinstance(parts.norm, nn.Identity) else _batch_norm_parameters(parts.norm)
+    y, bases = kernels.evaluate_block(x, parts.weights, initial, plan, norm, rectify=rectify)
     _update_dictionary(parts, bases)
     return y.view(z.shape)
 
@@ -194,8 +193,7 @@ def can_train(norm: nn.Module, x: Tensor) -> bool:
     has_variance = x.numel() > x.shape[1]  # more than one value per channel
     if not (has_variance and norm.affine and norm.track_running_stats and norm.momentum is not None):
         return False
-    parameters, buffers = norm._parameters, norm._buffers
-    return _are_contiguous(buffers["running_mean"], buffers["running_var"], parameters["weight"], parameters["bias"])
+    return _are_contiguous(*_batch_norm_parameters(norm)[:4])
 
 
 def train(block: FusedBlock, x: Tensor, *, rectify: bool) -> Tensor:
@@ -205,22 +203,17 @@ def train(block: FusedBlock, x: Tensor, *, rectify: bool) -> Tensor:
     parts, plan = block
     norm, (initial, unit) = parts.norm, _initial_bases(parts, x, raw=True)
     tracked = norm._buffers["num_batches_tracked"]
-    state = BatchNormState(_norm_parameters(norm), norm.momentum, tracked)  # type: ignore[arg-type]
+    state = BatchNormState(_batch_norm_parameters(norm), norm.momentum, tracked)  # type: ignore[arg-type]
     y, bases = block_training.train_block(x, parts.weights, initial, plan, state, rectify=rectify, unit=unit)
     _update_dictionary(parts, bases)
     return y
 
 
-def _norm_parameters(norm: nn.Module) -> NormParameters | None:
-    if isinstance(norm, nn.Identity):
-        return None
-    parameters, buffers = norm._parameters, norm._buffers
+def _batch_norm_parameters(norm: nn.Module) -> NormParameters:
+    buffers: Any = norm._buffers
+    parameters, eps = norm._parameters, float(norm.eps)  # type: ignore[arg-type]
     return NormParameters(
-        buffers["running_mean"],  # type: ignore[arg-type]
-        buffers["running_var"],  # type: ignore[arg-type]
-        parameters["weight"],
-        parameters["bias"],
-        norm.eps,  # type: ignore[arg-type]
+        buffers["running_mean"], buffers["running_var"], parameters["weight"], parameters["bias"], eps
     )
 
 
