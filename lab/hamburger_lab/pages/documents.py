@@ -17,7 +17,7 @@ from hamburger.files import write_atomically
 from hamburger_lab.bench.footprint import count_params_and_macs
 from hamburger_lab.claims import tables as claim_tables
 from hamburger_lab.markdown import markdown_table
-from hamburger_lab.pages import classification, detection, generation, hams, segmentation, stereo, table3
+from hamburger_lab.pages import classification, detection, generation, hams, segmentation, stereo, table3, voc_352
 from hamburger_lab.pages.table3_figure import draw_table3
 from hamburger_lab.propositions.report import study_markdown
 from hamburger_lab.rows import Results, csv_text, select_rows
@@ -75,6 +75,10 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     ),
     "segmentation-camvid-h200": lambda results: segmentation.accuracy_table(results.rows("segmentation_camvid_h200")),
     "segmentation-camvid-classes": lambda results: segmentation.class_table(results.rows("segmentation_camvid_h200")),
+    "voc-352-final": lambda results: voc_352.final_table(results.rows("voc352_h200")),
+    "voc-352-curves": lambda results: voc_352.curve_table(results.rows("voc352_h200")),
+    "voc-352-objects": lambda results: voc_352.object_table(results.rows("voc352_h200")),
+    "voc-352-classes": lambda results: voc_352.class_table(results.rows("voc352_h200")),
     "classes-cifar10-h200": lambda results: classification.classification_table(
         results.rows("classes_cifar10-classes_h200")
     ),

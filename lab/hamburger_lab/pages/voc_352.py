@@ -1,0 +1,102 @@
+"""Tables of the recipe `voc-352` in docs/segmentation.md, from rows of `lab/experiments/voc_352.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hamburger.report.study import compare_paired, summarise
+from hamburger_lab.markdown import markdown_table
+from hamburger_lab.pages.comparison import describe_environment, format_seeds, list_seeds, ranked_cells
+from hamburger_lab.rows import Row
+
+Scores = dict[str, dict[int, float]]  # cell -> seed -> score in percent
+
+
+def final_table(rows: Sequence[Row]) -> str:
+    """Return scores of the last step and halfway, and the steps each cell needs to reach the baseline's last score."""
+    final = _scores(rows, -1)
+    halfway = _scores(rows, len(rows[0]["learning_curve"]) // 2 - 1)
+    lines = [
+        [cell, *cells, format_seeds(final[cell], 1), *_halfway_cells(halfway, cell), _steps_to_baseline(rows, cell)]
+        for cell, cells in ranked_cells(final, 1).items()
+    ]
+    header = ["context", "mIoU", "spread", "minus none", "95 % interval", "each seed"]
+    header += ["halfway", "halfway minus none", "steps to the last score of none"]
+    first = rows[0]
+    note = (
+        f"Recipe `{first['recipe']}`: HamNet, ResNet-50 at stride 16, {first['steps']:,} steps of {first['batch']} "
+        f"crops of {first['crop']} pixels, precision {first['precision']}; validation mIoU in percent (single scale, "
+        f"all 1,449 images, longest side 352), seeds {list_seeds(rows)}; spread is the standard deviation over seeds, "
+        f"differences are paired by seed. A single seed gives no interval. {describe_environment(rows)}"
+    )
+    return f"{markdown_table(header, lines)}\n\n{note}"
+
+
+def curve_table(rows: Sequence[Row]) -> str:
+    """Return the mean mIoU of every cell at each of the ten evaluations."""
+    steps = [point["step"] for point in rows[0]["learning_curve"]]
+    cells = list(_scores(rows, -1))
+    lines = [
+        [f"{step:,}", *(f"{summarise(list(_scores(rows, i)[cell].values())).mean:.1f}" for cell in cells)]
+        for i, step in enumerate(steps)
+    ]
+    return markdown_table(["step", *cells], lines)
+
+
+def object_table(rows: Sequence[Row]) -> str:
+    """Return the mean recall of objects by their share of the image."""
+    sizes = rows[0]["objects"]
+    lines = []
+    for cell in _scores(rows, -1):
+        group = [row for row in rows if row["cell"] == cell and "objects" in row]
+        means = [summarise([100 * row["objects"][size]["mean_recall"] for row in group]).mean for size in sizes]
+        lines.append([cell, *(f"{mean:.1f}" for mean in means)])
+    header = [f"{size} ({found['objects']:,})" for size, found in sizes.items()]
+    note = (
+        "Mean over objects of the share of an object's pixels that get its class, in percent, by the object's share of "
+        "the image (in brackets: number of objects)."
+    )
+    return f"{markdown_table(['context', *header], lines)}\n\n{note}"
+
+
+def class_table(rows: Sequence[Row]) -> str:
+    """Return IoU of every class: the baseline's, and the difference of each cell to it."""
+    cells = list(_scores(rows, -1))
+    others = [cell for cell in cells if cell != "none"]
+
+    def ious(cell: str, name: str) -> dict[int, float]:
+        return {row["seed"]: 100 * row["single"]["per_class"][name] for row in rows if row["cell"] == cell}
+
+    lines = []
+    for name in rows[0]["single"]["per_class"]:
+        base = ious("none", name)
+        gains = [compare_paired(ious(cell, name), base) for cell in others]
+        shown = ["" if gain is None else f"{gain.mean:+z.1f}" for gain in gains]
+        lines.append([name, f"{summarise(list(base.values())).mean:.1f}", *shown])
+    return markdown_table(["class", "none", *others], lines)
+
+
+def _scores(rows: Sequence[Row], point: int) -> Scores:
+    """Return the scores at one point of the learning curves."""
+    scores: Scores = {}
+    for row in rows:
+        scores.setdefault(row["cell"], {})[row["seed"]] = 100 * row["learning_curve"][point]["miou"]
+    return scores
+
+
+def _halfway_cells(halfway: Mapping[str, Mapping[int, float]], cell: str) -> list[str]:
+    gain = None if cell == "none" else compare_paired(halfway[cell], halfway["none"])
+    return [f"{summarise(list(halfway[cell].values())).mean:.1f}", "" if gain is None else f"{gain.mean:+z.1f}"]
+
+
+def _steps_to_baseline(rows: Sequence[Row], cell: str) -> str:
+    """Return the first evaluated step with the last score of `none` or more, for each seed that both have."""
+    if cell == "none":
+        return ""
+    goal = _scores(rows, -1)["none"]
+    reached = []
+    for row in rows:
+        if row["cell"] == cell and row["seed"] in goal:
+            curve = row["learning_curve"]
+            reached.append(next((f"{p['step']:,}" for p in curve if 100 * p["miou"] >= goal[row["seed"]]), "never"))
+    return "; ".join(reached)
