@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
@@ -24,10 +23,10 @@ from hamburger.hams.base import Ham, hams
 from hamburger.hams.decompose import Backend, Gradient, GradientName, HamName, as_ham
 from hamburger.kernels.dispatch import resolve_backend
 from hamburger.layers import fused_block
-from hamburger.layers.ham import HamLayer
+from hamburger.layers.ham import Bread, HamLayer
 from hamburger.layers.norm import Norm, make_norm
 from hamburger.registry import options_of, suggest_options
-from hamburger.tensors import autocast_dtype, check_finite, check_tensor, full_precision, widen
+from hamburger.tensors import check_finite, check_tensor, widen
 
 Version = Literal["paper", "v1", "v2", "v2+"]
 Part = Literal["lower", "ham", "upper"]
@@ -44,44 +43,6 @@ DEFAULT_VERSION: Version = "paper"
 def default_rank(inner: int) -> int:
     """Return the rank where none is given: d = 8 r, r at least 8 (section 3.1), so 64 for Table 3's 512 channels."""
     return max(8, inner // 8)
-
-
-class Bread(nn.Module):
-    """W x (+ bias) at every position.   b c n   ->   b d n
-
-    Under float16 autocast it runs in float32: feature maps at scale 1e4 are ordinary inputs to a context layer, and
-    their products overflow float16. Under bfloat16 autocast it runs in bfloat16.
-    """
-
-    def __init__(self, in_channels: int, out_channels: int, *, bias: bool) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
-        self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the weight from N(0, 2 / out) as in the authors' code, and the bias as torch's convolutions do."""
-        out_channels, in_channels = self.weight.shape
-        nn.init.normal_(self.weight, std=math.sqrt(2 / out_channels))
-        if self.bias is not None:
-            nn.init.uniform_(self.bias, -1 / math.sqrt(in_channels), 1 / math.sqrt(in_channels))
-
-    def forward(self, x: Tensor) -> Tensor:
-        cast = autocast_dtype(x.device.type)
-        if cast == torch.float16:
-            with full_precision(x.device.type):
-                return self._product(x.float())
-        return self._product(x if cast else x.to(self.weight.dtype))
-
-    def _product(self, x: Tensor) -> Tensor:
-        weight = self.weight.expand(x.shape[0], -1, -1)
-        if self.bias is None:
-            return torch.bmm(weight, x)
-        return torch.baddbmm(self.bias[None, :, None], weight, x)
-
-    def extra_repr(self) -> str:
-        out_channels, in_channels = self.weight.shape
-        return f"{in_channels}, {out_channels}, bias={self.bias is not None}"
 
 
 class Hamburger(nn.Module):

@@ -6,7 +6,7 @@ norm, skip and ReLU included) and `context` (up to the upper bread; the layer's 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,12 @@ from hamburger.kernels.dispatch import (
     is_exporting,
     select_spec,
 )
-from hamburger.layers import burger  # which imports this module: its names exist when the functions below run
 from hamburger.layers import norm as norms
-from hamburger.layers.ham import Dictionary, HamLayer
+from hamburger.layers.ham import Bread, Dictionary, HamLayer
 from hamburger.tensors import autocast_dtype
+
+if TYPE_CHECKING:
+    from hamburger.layers.burger import Hamburger
 
 LOCAL_BATCH_NORMS = (nn.BatchNorm1d, norms.BatchNorm1d)  # statistics of this process alone
 # In evaluation each of them is a scale and a shift by running statistics, weight and bias.
@@ -50,26 +52,21 @@ class FusedBlock(NamedTuple):
     plan: BlockPlan
 
 
-def plan_block(layer: burger.Hamburger, x: Tensor, requested: str) -> FusedBlock | None:
+def plan_block(layer: Hamburger, x: Tensor, requested: str) -> FusedBlock | None:
     """The fused block of the layer for x (b c ...), or None. `requested`: what `resolve_backend` returned."""
     parts = find_parts(layer)
     plan = None if parts is None else make_plan(parts, x, requested)
     return None if parts is None or plan is None else FusedBlock(parts, plan)
 
 
-def find_parts(layer: burger.Hamburger) -> BlockParts | None:
+def find_parts(layer: Hamburger) -> BlockParts | None:
     """The parts of lower bread, one ham along positions, upper bread; None for other layers and modules with hooks."""
     get = layer._modules.get
     lower, ham, upper, norm = get("lower"), get("ham"), get("upper"), get("norm")
     if type(ham) is not HamLayer or get("cheese") is not None or get("channel_ham") is not None or norm is None:
         return None
     dictionary = ham._modules["dictionary"]
-    if (
-        type(lower) is not burger.Bread
-        or type(upper) is not burger.Bread
-        or type(dictionary) is not Dictionary
-        or ham.heads != 1
-    ):
+    if type(lower) is not Bread or type(upper) is not Bread or type(dictionary) is not Dictionary or ham.heads != 1:
         return None
     if not (_is_unhooked(lower) and _is_unhooked(upper) and _is_unhooked(ham) and _is_unhooked(dictionary)):
         return None
@@ -135,7 +132,7 @@ def _compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
 # -- the three variants ------------------------------------------------------------------------------------------------
 
 
-def run_whole(layer: burger.Hamburger, block: FusedBlock, z: Tensor) -> Tensor | None:
+def run_whole(layer: Hamburger, block: FusedBlock, z: Tensor) -> Tensor | None:
     """The layer with its norm, skip and ReLU; None where these have to follow as modules.
 
     z: b c and one to three further axes   ->   the same

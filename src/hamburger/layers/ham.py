@@ -1,6 +1,8 @@
-"""A decomposition as a layer: heads, the initial dictionary and the gradient strategy."""
+"""The parts of a Hamburger: bread (a linear map), ham (a decomposition as a layer) and the initial dictionary."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 import torch.distributed as dist
@@ -12,10 +14,48 @@ from hamburger.hams.base import Ham, weyl_multipliers, weyl_uniform
 from hamburger.hams.decompose import BPTT, Gradient, as_gradient, as_ham, bptt, one_step, run
 from hamburger.kernels.dispatch import BACKENDS
 from hamburger.linalg import normalize_columns
-from hamburger.tensors import HALF, widen
+from hamburger.tensors import HALF, autocast_dtype, full_precision, widen
 
 AXES = ("spatial", "channel")
 INITS = ("random", "fixed", "learned", "online")  # the four initialisations of the paper's Table 8
+
+
+class Bread(nn.Module):
+    """W x (+ bias) at every position.   b c n   ->   b d n
+
+    Under float16 autocast it runs in float32: feature maps at scale 1e4 are ordinary inputs to a context layer, and
+    their products overflow float16. Under bfloat16 autocast it runs in bfloat16.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, *, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
+        self.bias = nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight from N(0, 2 / out) as in the authors' code, and the bias as torch's convolutions do."""
+        out_channels, in_channels = self.weight.shape
+        nn.init.normal_(self.weight, std=math.sqrt(2 / out_channels))
+        if self.bias is not None:
+            nn.init.uniform_(self.bias, -1 / math.sqrt(in_channels), 1 / math.sqrt(in_channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        cast = autocast_dtype(x.device.type)
+        if cast == torch.float16:
+            with full_precision(x.device.type):
+                return self._product(x.float())
+        return self._product(x if cast else x.to(self.weight.dtype))
+
+    def _product(self, x: Tensor) -> Tensor:
+        weight = self.weight.expand(x.shape[0], -1, -1)
+        if self.bias is None:
+            return torch.bmm(weight, x)
+        return torch.baddbmm(self.bias[None, :, None], weight, x)
+
+    def extra_repr(self) -> str:
+        out_channels, in_channels = self.weight.shape
+        return f"{in_channels}, {out_channels}, bias={self.bias is not None}"
 
 
 class HamLayer(nn.Module):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from hamburger.errors import check_choice
-from hamburger.layers.burger import Bread
+from hamburger.layers.ham import Bread
 from hamburger.tensors import full_precision, widen
 
 CONVENTIONS = ("none", "equality", "inequality")
