@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from hamburger.cli import gan, main
-from hamburger.generation.weights import GeneratorInfo, load_generator, save_generator
+from hamburger.generation.weights import load_generator, save_generator
 
 OPTIONS = '{"generator_multipliers": [8, 8, 8], "discriminator_multipliers": [8, 8], "norm_momentum": 0.1}'
 SMALL = [
@@ -75,7 +75,7 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
     status, _, err = ham("gan", "sample", run, "--out", tmp_path / "fid.json")
     assert status == 2 and "is a file; give a folder" in err
     generator, info = load_generator(run / "generator.safetensors")
-    save_generator(tmp_path / "bare.safetensors", generator, GeneratorInfo(info.classes))
+    save_generator(tmp_path / "bare.safetensors", generator, info.classes)
     status, _, err = ham("gan", "fid", tmp_path / "bare.safetensors", *words)
     assert status == 2 and err.startswith("ham: gan fid:") and "which images it was trained on" in err
     status, out, err = ham("gan", "report", run)

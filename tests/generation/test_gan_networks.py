@@ -162,7 +162,7 @@ def test_a_state_dict_restores_the_network(name, tmp_path):
 
 
 def test_a_config_rebuilds_the_networks():
-    pair = small("ylg", context_options={"align": "nearest"}, hidden="in", norm_momentum=0.1)
+    pair = small("ylg", context_options={"scores": "fused"}, hidden="in", norm_momentum=0.1)
     config = json.loads(json.dumps(pair.generator.config))
     again = create_gan(config.pop("name"), **config)
     for net, other in zip(pair, again, strict=True):
@@ -227,7 +227,7 @@ def test_baby_and_strong_differ_only_in_training():
         ({"context_options": {"rank": 3, "ham": hb.NMF(3)}}, "a ready ham has its rank"),
         ({"context_options": {"unit_bases": 1}}, "unit_bases must be True or False"),
         ({"context": "ylg", "width": 4}, "8 heads of an eighth of the channels need a multiple of 64 channels, got 16"),
-        ({"context": "ylg", "context_options": {"align": "near"}}, "no align 'near'; did you mean 'nearest'"),
+        ({"context": "ylg", "context_options": {"scores": "fuse"}}, "no scores 'fuse'; did you mean 'fused'"),
         ({"hidden": "both"}, "no hidden 'both'; did you mean 'out'. known: in, out"),
         ({"init": "xavir"}, "no init 'xavir'; did you mean 'xavier'"),
         ({"generator_spectral": "equal"}, "no generator_spectral 'equal'; did you mean 'equality'"),

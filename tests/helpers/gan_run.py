@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from hamburger.generation.model import create_gan
-from hamburger.generation.weights import GeneratorInfo, save_generator
+from hamburger.generation.weights import save_generator
 
 CLASSES = ("disc", "square", "cross", "ring")
 
@@ -25,7 +25,7 @@ def write_run(folder, *, context="hamgan", resolution=16):
     )
     extra = {"recipe": "figures", "data": "figures", "data_options": {"length": 40}, "split": "train", "step": 12}
     folder.mkdir(parents=True, exist_ok=True)
-    save_generator(folder / "generator.safetensors", generator, GeneratorInfo(CLASSES, extra))
+    save_generator(folder / "generator.safetensors", generator, CLASSES, extra)
     return folder
 
 

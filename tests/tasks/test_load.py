@@ -11,7 +11,7 @@ import torch
 
 import hamburger as hb
 from hamburger.checkpoints.weights_file import Info
-from hamburger.generation.weights import GeneratorInfo, save_generator
+from hamburger.generation.weights import save_generator
 from hamburger.tasks import load as loading
 from hamburger.tasks import tasks
 
@@ -54,7 +54,7 @@ def test_load_takes_files_run_folders_and_hub_folders(segmenter_file, tmp_path):
 
 def test_load_returns_the_generator_of_a_gan_run(tmp_path):
     generator = hb.create_gan("hamgan", **SMALL_GAN).generator
-    save_generator(tmp_path / "generator.safetensors", generator, GeneratorInfo(("cat", "dog")))
+    save_generator(tmp_path / "generator.safetensors", generator, ("cat", "dog"))
     for name in (tmp_path, tmp_path / "generator.safetensors"):
         loaded = hb.load(name)
         assert type(loaded) is type(generator) and loaded.info.classes == ("cat", "dog")

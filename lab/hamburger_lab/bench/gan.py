@@ -47,7 +47,6 @@ CONTENDERS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "sagan": ("sagan", {}),
     "ylg": ("ylg", {}),  # as published: computes all scores and masks most of them
     "ylg-fused": ("ylg", {"scores": "fused"}),
-    "ylg-sparse": ("ylg", {"scores": "sparse"}),
     "hamgan": ("hamgan", {}),
     "efficient": ("efficient", {}),
 }

@@ -236,7 +236,7 @@ BENCHMARKS = {
         total="stages",
         tables=("views:gan_table",),
         options={
-            "contexts": names("none,sagan,ylg,ylg-fused,ylg-sparse,hamgan,efficient", "comma-separated"),
+            "contexts": names("none,sagan,ylg,ylg-fused,hamgan,efficient", "comma-separated"),
             "resolution": BenchOption(128, "32, 64 or 128"),
             "width": BenchOption(64, "channels of the widest map"),
             "num_classes": classes(1000),

@@ -282,7 +282,7 @@ class Generator(nn.Module):
     `create_gan`.
     """
 
-    config: dict[str, Any] | None = None
+    config: dict[str, Any]
 
     def __init__(
         self, style: GanStyle, plan: GanPlan, *, latent: int, num_classes: int, context_options: Mapping[str, Any]
@@ -325,7 +325,7 @@ class Discriminator(nn.Module):
     The second term is the projection head of Miyato & Koyama. `config` holds the arguments of `create_gan`.
     """
 
-    config: dict[str, Any] | None = None
+    config: dict[str, Any]
 
     def __init__(self, style: GanStyle, plan: GanPlan, *, num_classes: int, context_options: Mapping[str, Any]) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ from hamburger.generation.model import Generator
 from hamburger.generation.networks.spectral import freeze_power_iterations, run_power_iterations
 from hamburger.generation.recipe import CollapseRule, GanRecipe
 from hamburger.generation.visualize import draw_class_rows, write_png
-from hamburger.generation.weights import GENERATOR, SAMPLES, GeneratorInfo, save_generator
+from hamburger.generation.weights import GENERATOR, SAMPLES, save_generator
 from hamburger.training.checkpoint import Progress
 from hamburger.training.loader import to_layout
 from hamburger.training.metrics_log import Listener, SamplesDrawn
@@ -259,7 +259,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
             "step": self.progress.step,
             "averaged": self.average is not None,
         }
-        save_generator(self.folder.path / GENERATOR, self.sampling_generator, GeneratorInfo(self.classes, extra))
+        save_generator(self.folder.path / GENERATOR, self.sampling_generator, self.classes, extra)
 
     def cures(self) -> str:
         return (

@@ -2,76 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from hamburger.checkpoints.weights_file import read_tensors
-from hamburger.errors import CheckpointError, HamburgerError, InputError
-from hamburger.files import write_durably
+from hamburger.checkpoints.weights_file import Info, write_weights
+from hamburger.errors import CheckpointError, InputError
 from hamburger.generation.model import Generator, create_gan
 from hamburger.training.run_folder import RECIPE
+from hamburger.training.supervised import load_network
 
-KEY, VERSION = "hamburger.generator", 1
-
-
-@dataclass(frozen=True)
-class GeneratorInfo:
-    """`classes`: names in order.   `extra`: anything else that JSON can hold, such as recipe and step"""
-
-    classes: tuple[str, ...] = ()
-    extra: dict[str, Any] = field(default_factory=dict)
+TASK = "generation"  # in the metadata of the file
 
 
-def save_generator(path: str | os.PathLike[str], generator: Generator, info: GeneratorInfo) -> None:
-    """Write the generator to a file that is either complete or not there, and flushed to disk on return."""
-    from safetensors.torch import save
-
-    if generator.config is None:
-        raise CheckpointError(
-            "save_generator: this generator was not built by create_gan, so its options are unknown; build it with "
-            "create_gan, or save its state_dict() yourself"
-        )
-    if len(info.classes) != generator.num_classes:
-        raise CheckpointError(
-            f"save_generator: info must name {generator.num_classes} classes, got {len(info.classes)}"
-        )
-    entry = {"version": VERSION, "model": generator.config, "classes": list(info.classes), "extra": info.extra}
-    tensors = {name: value.detach().cpu().contiguous() for name, value in generator.state_dict().items()}
-    write_durably(Path(path), save(tensors, metadata={KEY: json.dumps(entry)}))
+def save_generator(
+    path: str | os.PathLike[str], generator: Generator, classes: Sequence[str], extra: Mapping[str, Any] | None = None
+) -> None:
+    """Write the generator to a weights file, with its class names in order and `extra`, anything that JSON can hold."""
+    if len(classes) != generator.num_classes:
+        raise CheckpointError(f"save_generator: there must be {generator.num_classes} classes, got {len(classes)}")
+    half = (0.5, 0.5, 0.5)  # images in [-1, 1]
+    info = Info({"task": TASK, **generator.config}, tuple(classes), mean=half, std=half, extra=dict(extra or {}))
+    write_weights(path, generator, info)
 
 
-def load_generator(path: str | os.PathLike[str]) -> tuple[Generator, GeneratorInfo]:
+def load_generator(path: str | os.PathLike[str]) -> tuple[Generator, Info]:
     """The generator in a file, on the CPU and in evaluation mode. Runs no code from the file."""
-    metadata, tensors = read_tensors("load_generator", path)
-    if KEY not in metadata:
-        raise CheckpointError(f"load_generator: {path} is not a generator; expected a file that `ham gan train` wrote")
-    broken = [name for name, value in tensors.items() if not value.isfinite().all()]
+    generator, info = load_network("load_generator", path, TASK, lambda **config: create_gan(**config).generator)
+    broken = [name for name, value in generator.state_dict().items() if not value.isfinite().all()]
     if broken:
         raise CheckpointError(
             f"load_generator: {path} has {len(broken)} tensors that are not finite ({', '.join(broken[:6])}); use the "
             f"file of another step or run"
         )
-    try:
-        entry = json.loads(metadata[KEY])
-        if entry["version"] > VERSION:
-            raise CheckpointError(
-                f"load_generator: {path} was written by a newer version of hamburger; upgrade to read it"
-            )
-        info = GeneratorInfo(tuple(map(str, entry["classes"])), dict(entry["extra"]))
-        with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten: keep the caller's random state
-            generator = create_gan(**entry["model"]).generator
-        generator.load_state_dict(tensors)
-    except CheckpointError:
-        raise
-    except (HamburgerError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        reason = " ".join(line.strip() for line in str(error).splitlines()[:3])
-        raise CheckpointError(f"load_generator: the generator of {path} cannot be built: {reason}") from error
-    return generator.eval(), info
+    return generator, info
 
 
 # -- run folders -------------------------------------------------------------------------------------------------------
@@ -79,7 +44,7 @@ def load_generator(path: str | os.PathLike[str]) -> tuple[Generator, GeneratorIn
 GENERATOR, SAMPLES = "generator.safetensors", "samples"
 
 
-def open_generator(run_or_weights: Path) -> tuple[Generator, GeneratorInfo, Path]:
+def open_generator(run_or_weights: Path) -> tuple[Generator, Info, Path]:
     """The generator of a run folder or weights file, its info, and the path of the file."""
     given = Path(run_or_weights)
     path = given if given.is_file() else given / GENERATOR

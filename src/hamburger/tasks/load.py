@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,13 @@ def load(name: str | os.PathLike[str], *, device: str | torch.device = "cpu", **
     generator comes back. Its `info` holds class names and normalisation. `hub_options` go to huggingface_hub:
     `revision`, `token`, `cache_dir`, `local_files_only`, `force_download`. Nothing in the file is executed.
     """
-    net, info = _load_any(_find_file(name, hub_options))
+    from hamburger.checkpoints.weights_file import read_task_name
+    from hamburger.generation.weights import TASK, load_generator
+    from hamburger.tasks import task_of_weights
+
+    path = _find_file(name, hub_options)
+    net: Any
+    net, info = load_generator(path) if read_task_name(path) == TASK else task_of_weights(path).load(path)
     net.info = info
     return net.to(device)
 
@@ -81,20 +86,6 @@ def _find_file(name: str | os.PathLike[str], hub_options: dict[str, Any]) -> Pat
             f"load: '{name}' is not a local path and could not be downloaded from the hub "
             f"({type(error).__name__}: {reason})"
         ) from error
-
-
-def _load_any(path: Path) -> tuple[nn.Module, Any]:
-    """The network of a file and its info: of a GAN's generator, else of the task that the file names."""
-    from safetensors import SafetensorError
-
-    from hamburger.checkpoints.weights_file import read_metadata
-    from hamburger.generation.weights import KEY, load_generator
-    from hamburger.tasks import task_of_weights
-
-    with suppress(SafetensorError, OSError):  # loading a file that cannot be read fails below
-        if KEY in read_metadata(path):
-            return load_generator(path)
-    return task_of_weights(path).load(path)
 
 
 def find_weights(run_or_weights: Path) -> Path:

@@ -32,30 +32,26 @@ def slow_sees(name, a, b, s):
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 8), (16, 16), (8, 12)])
-@pytest.mark.parametrize("align", ["tile", "nearest"])
-def test_masks_against_a_slow_construction(height, width, align):
+def test_masks_against_a_slow_construction(height, width):
     rows, columns = height // 2, width // 2
     ranks = slow_ranks(rows, columns)
     cells = [(i, j) for i in range(rows) for j in range(columns)]
     s = int(len(cells) ** 0.5)
-    got = build_masks(height, width, align=align)
+    got = build_masks(height, width)
     assert got.shape == (8, height * width, len(cells))
     for head, name in enumerate(HEADS):
-        for i in range(height):
-            for j in range(width):
-                query = i * width + j
-                own = (i // 2, j // 2) if align == "nearest" else cells[query % len(cells)]
-                row = torch.tensor([slow_sees(name, ranks[own], ranks[cell], s) for cell in cells])
-                assert torch.equal(got[head, query], row), (name, i, j)
+        for query in range(height * width):
+            own = cells[query % len(cells)]
+            row = torch.tensor([slow_sees(name, ranks[own], ranks[cell], s) for cell in cells])
+            assert torch.equal(got[head, query], row), (name, query)
 
 
 def test_enumeration_of_a_small_grid():
     assert rank_cells(3, 3).tolist() == [0, 1, 3, 2, 4, 6, 5, 7, 8]
 
 
-@pytest.mark.parametrize("align", ["tile", "nearest"])
-def test_counts_at_32_pixels(align):
-    got = build_masks(32, 32, align=align)
+def test_counts_at_32_pixels():
+    got = build_masks(32, 32)
     assert got.shape == (8, 1024, 256)
     for name, mask in zip(HEADS, got, strict=True):
         per_query = mask.sum(1)
@@ -64,12 +60,13 @@ def test_counts_at_32_pixels(align):
         assert (per_query.min(), per_query.max()) == (low, high)
 
 
-def test_tiled_rows_belong_to_another_position():
+def test_queries_use_the_row_of_another_position():
     """Query (y, x) takes the row of the key (2 (y mod 8) + [x >= 16], x mod 16)."""
-    tiled, near = build_masks(32, 32), build_masks(32, 32, align="nearest")
+    masks, cells = build_masks(32, 32), rank_cells(16, 16)
     for y, x in ((0, 0), (9, 20), (31, 31), (17, 3)):
-        i, j = 2 * (y % 8) + (x >= 16), x % 16
-        assert torch.equal(tiled[:, 32 * y + x], near[:, 32 * 2 * i + 2 * j])
+        cell = 16 * (2 * (y % 8) + (x >= 16)) + x % 16
+        row = attention_pattern(HEADS[0], 256)[cells[cell], cells]
+        assert torch.equal(masks[0, 32 * y + x], row)
 
 
 @pytest.mark.parametrize("way", ["ltr", "rtl"])

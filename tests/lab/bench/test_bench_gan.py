@@ -16,7 +16,7 @@ SMALL = {"resolution": 32, "width": 16, "num_classes": 3, "latent": 8, "batch": 
 
 def test_every_gan_contender_has_times():
     # eight heads of an eighth need 64 channels at the context; the narrow discriminator has 2 x 32
-    contexts = ("none", "ylg", "ylg-sparse", "hamgan")
+    contexts = ("none", "ylg", "ylg-fused", "hamgan")
     assert set(contexts) <= set(CONTENDERS)
     rows = {row.context: row for row in measure(GanStepPlan(contexts, **{**SMALL, "width": 32, "repeats": 1}))}
     assert list(rows) == list(contexts)
@@ -25,7 +25,7 @@ def test_every_gan_contender_has_times():
         assert (row.generator_ms is None) == (name == "none") == (row.added_ms is None)
         assert row.step_of_ylg > 0
     assert rows["ylg"].step_of_ylg == rows["ylg"].module_of_ylg == 1.0
-    assert rows["ylg"].parameters == rows["ylg-sparse"].parameters
+    assert rows["ylg"].parameters == rows["ylg-fused"].parameters
 
 
 def test_command_writes_rows(tmp_path, monkeypatch, capfd):
