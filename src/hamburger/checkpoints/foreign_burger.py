@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,15 +13,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hamburger.checkpoints.read import unwrap
 from hamburger.errors import CheckpointError, OptionError, check_choice
-from hamburger.layers import Hamburger, HamLayer
+from hamburger.layers import Hamburger
 
 AFFINE = ("weight", "bias")
 BATCH_NORM = (*AFFINE, "running_mean", "running_var", "num_batches_tracked")
-
-# parts of a head that share a prefix with a burger that has no name level of its own
-NEIGHBOURS = frozenset(
-    {"align", "auxiliary_head", "backbone", "conv_cat", "conv_seg", "decode_head", "dropout", "fc", "neck", "squeeze"}
-)
 
 
 def _map_parts(theirs: str, ours: str, parts: Iterable[str]) -> dict[str, str]:
@@ -49,20 +44,10 @@ LIGHTHAM = {
     "ham.bases": "ham.dictionary.bases",
 }
 NAME_TABLES = {"hamnet": HAMNET, "lightham": LIGHTHAM, "mmseg": LIGHTHAM}
-SLICES = {"hamnet": ("lower_bread", "upper_bread"), "lightham": ("ham_in", "ham_out"), "mmseg": ("ham_in", "ham_out")}
-SOURCES = ("auto", *NAME_TABLES)
-# our tensors -> the options that decide the length of each axis; named in the report when a shape does not fit
-AXES = {
-    "lower.weight": ("inner or dual", "channels"),
-    "lower.bias": ("inner or dual",),
-    "cheese.0.weight": ("inner or cheese_factor", "inner or dual"),
-    "cheese.1": ("inner or cheese_factor",),
-    "upper.weight": ("channels", "inner or cheese_factor"),
-    "norm": ("channels",),
-    "ham.dictionary.bases": ("heads", "inner or heads", "rank"),
-}
+BREADS = {"hamnet": "lower_bread|upper_bread", "lightham": "ham_in|ham_out", "mmseg": "ham_in|ham_out"}
+BASES = "ham.dictionary.bases"
 COUNTER = "num_batches_tracked"
-SHOWN = 8  # keys printed per reason for skipping; the report itself holds them all
+SHOWN = 20  # entries printed per section; the report itself holds them all
 
 
 def load_hamburger(
@@ -90,12 +75,11 @@ def load_hamburger(
     if not isinstance(layer, Hamburger):
         raise OptionError(f"load_hamburger: the layer must be a hamburger.Hamburger, got a {type(layer).__name__}")
     burger = find_burger(unwrap(state), source, prefix)
-    report = Report(burger.source if source == "auto" else source, burger.prefix)
-    report.skipped.update({key: _describe_outside(key, burger.prefix) for key in burger.outside})
-    report.conflicts.update(_find_conflicts(layer, burger))
+    report = Report(burger.source if source == "auto" else source, burger.prefix, problems=_compare(layer, burger))
+    report.skipped.update(dict.fromkeys(burger.outside, "outside the burger"))
     values = _match_keys(layer, burger, report)
     if strict and not report.ok:
-        report = replace(report, loaded={}, held_back=report.loaded)
+        report.loaded.clear()
         raise CheckpointError("load_hamburger: the checkpoint does not fit the layer; nothing was loaded", report)
     # every shape was checked above, so this cannot fail half-way
     layer.load_state_dict(values, strict=False)
@@ -106,102 +90,69 @@ def load_hamburger(
 
 def _match_keys(layer: Hamburger, burger: ForeignBurger, report: Report) -> dict[str, Tensor]:
     """Return the tensors that can be loaded, under our names; file every key of both sides in the report."""
-    wanted = layer.state_dict()
+    table, wanted = NAME_TABLES[burger.source], layer.state_dict()
     values: dict[str, Tensor] = {}
     for name, tensor in burger.tensors.items():
-        theirs, ours = burger.prefix + name, NAME_TABLES[burger.source].get(name)
+        theirs, ours = burger.prefix + name, table.get(name, "")
         if name == "ham_2.bases" and layer.channel_ham is not None:
             report.skipped[theirs] = "bases for one image size; the layer makes its own for any size"
-        elif ours is None:
-            report.unexpected[theirs] = f"no such name in a {burger.source} burger"
         elif ours not in wanted and name.endswith(COUNTER):
             report.skipped[theirs] = "a counter that the layer's norm does not have"
         elif ours not in wanted:
-            report.unexpected[theirs] = f"the layer has no '{ours}'"
-        elif ours in report.loaded or ours in report.mismatched:
-            report.unexpected[theirs] = f"a second source for '{ours}'"
-        elif misfit := _explain_misfit(ours, tensor, wanted[ours]):
-            report.mismatched[ours] = f"from '{theirs}': {misfit}"
+            report.problems[theirs] = f"the layer has no '{ours}'" if ours else f"not part of a {burger.source} burger"
+        elif ours in values or ours in report.problems:
+            report.problems[theirs] = f"a second source for '{ours}'"
+        elif misfit := _explain_misfit(tensor, wanted[ours]):
+            report.problems[ours] = f"from '{theirs}': {misfit}"
         else:
             report.loaded[ours] = theirs
             values[ours] = tensor.reshape(wanted[ours].shape)
     for ours in wanted:
-        if ours not in report.loaded and ours not in report.mismatched:
-            why = _explain_kept(layer, ours)
-            target = report.missing if why is None else report.kept
-            target[ours] = why or _explain_missing(ours, burger)
+        if ours in values or ours in report.problems:
+            continue
+        random = ours == BASES and layer.ham is not None and layer.ham.dictionary.init in ("random", "fixed")
+        if random or ours == "channel_ham.dictionary.multipliers":
+            report.kept[ours] = "random bases are never stored; evaluation starts from the layer's own"
+        elif ours.endswith(COUNTER):
+            report.kept[ours] = "a counter without effect on the output"
+        else:
+            known = [burger.prefix + theirs for theirs, name in table.items() if name == ours]
+            hint = "; a learned or online dictionary needs it, init='random' does not" if ours == BASES else ""
+            report.problems[ours] = f"the checkpoint has no {' or '.join(known) or 'such tensor'}{hint}"
     return values
 
 
-def _explain_misfit(ours: str, theirs: Tensor, wanted: Tensor) -> str | None:
+def _explain_misfit(theirs: Tensor, wanted: Tensor) -> str | None:
     """Return why the tensor does not fit, None if it fits.
 
     Trailing axes of length 1 are dropped first: a 1x1 convolution kernel fits a matrix, a vector of one a scalar.
     """
-    shape, want = tuple(theirs.shape), tuple(wanted.shape)
     if theirs.is_floating_point() != wanted.is_floating_point():
         return f"its dtype is {theirs.dtype}, the layer's is {wanted.dtype}; likely a quantised checkpoint"
-    trimmed = shape
-    while len(trimmed) > len(want) and trimmed[-1] == 1:
+    trimmed = theirs.shape
+    while len(trimmed) > wanted.dim() and trimmed[-1] == 1:
         trimmed = trimmed[:-1]
-    if trimmed == want:
+    if trimmed == wanted.shape:
         return None
-    both = f"its shape is {shape}, the layer's is {want}"
-    if len(trimmed) != len(want):
-        cause = "a kernel larger than 1x1" if len(trimmed) > len(want) > 1 else "another kind of tensor"
-        return f"{both}; likely {cause}"
-    options = AXES.get(ours) or AXES.get(ours.rpartition(".")[0]) or ()
-    differ = [f"{name} ({t} there, {w} here)" for name, t, w in zip(options, trimmed, want, strict=False) if t != w]
-    return f"{both}; likely another {', '.join(differ) or 'layer'}"
+    return f"its shape is {tuple(theirs.shape)}, the layer's {tuple(wanted.shape)}; infer_options returns the sizes"
 
 
-def _find_conflicts(layer: Hamburger, burger: ForeignBurger) -> dict[str, str]:
+def _compare(layer: Hamburger, burger: ForeignBurger) -> dict[str, str]:
     """Return differences that the keys do not show: GN weights fit a BN, and a ReLU has no weights at all."""
-    conflicts = {}
+    problems = {}
     if burger.version != layer.version:
-        conflicts["version"] = f"the checkpoint's burger is '{burger.version}', the layer '{layer.version}'"
-    norm = _find_norm(layer)
+        problems["version"] = f"the checkpoint's burger is '{burger.version}', the layer '{layer.version}'"
+    module = layer.cheese[1] if isinstance(layer.cheese, nn.Sequential) else layer.norm
+    kinds = {"batch": _BatchNorm, "group": nn.GroupNorm, "none": nn.Identity}
+    norm = next((name for name, kind in kinds.items() if isinstance(module, kind)), None)  # None: a custom module
     if norm is not None and burger.norm != norm:
-        conflicts["norm"] = f"the checkpoint's is '{burger.norm}', the layer's '{norm}'"
+        problems["norm"] = f"the checkpoint's is '{burger.norm}', the layer's '{norm}'"
     if burger.rectify not in (None, layer.rectify):
         theirs, ours = ("a" if there else "no" for there in (burger.rectify, layer.rectify))
-        conflicts["ham"] = (
+        problems["ham"] = (
             f"the checkpoint has {theirs} ReLU before its ham, the layer {ours}: NMF has one, CD and VQ have none"
         )
-    return conflicts
-
-
-def _find_norm(layer: Hamburger) -> str | None:
-    """Return the name of the layer's norm, None for a custom module."""
-    norm = layer.cheese[1] if isinstance(layer.cheese, nn.Sequential) else layer.norm
-    kinds = {"batch": _BatchNorm, "group": nn.GroupNorm, "none": nn.Identity}
-    return next((name for name, kind in kinds.items() if isinstance(norm, kind)), None)
-
-
-def _explain_kept(layer: Hamburger, ours: str) -> str | None:
-    """Return why the layer may keep its own value of a key that the checkpoint lacks, None if it may not."""
-    if ours == "ham.dictionary.bases" and isinstance(layer.ham, HamLayer):
-        if layer.ham.dictionary.init in ("random", "fixed"):
-            return "random bases are never stored; evaluation starts from the layer's own"
-    elif ours == "channel_ham.dictionary.multipliers":
-        return "only this library stores it; evaluation starts from the layer's own bases along channels"
-    elif ours.endswith(COUNTER):
-        return "a counter without effect on the output"
-    return None
-
-
-def _explain_missing(ours: str, burger: ForeignBurger) -> str:
-    if ours == "ham.dictionary.bases":
-        return "no bases in the checkpoint, but a learned or online dictionary needs them; try init='random'"
-    known = [burger.prefix + theirs for theirs, name in NAME_TABLES[burger.source].items() if name == ours]
-    return f"the checkpoint has no {' or '.join(known)}" if known else f"a {burger.source} burger has no such tensor"
-
-
-def _describe_outside(key: str, prefix: str) -> str:
-    """Return the part a key belongs to: the first level of its name that differs from the burger's prefix."""
-    levels = zip(key.split("."), prefix.split("."), strict=False)
-    part = next((theirs for theirs, level in levels if theirs != level), key)
-    return f"outside the burger, in {part}"
+    return problems
 
 
 def infer_options(
@@ -222,12 +173,12 @@ def infer_options(
     `dual` resolves the one ambiguity: V2+ cheese that halves the width means a dual burger or cheese_factor=2.
     """
     burger = find_burger(unwrap(state), source, prefix)
-    inner, channels = _sizes(burger, "lower.weight", 2)
+    inner, channels = burger.find_sizes("lower.weight", 2)
     options: dict[str, Any] = {"channels": channels, "version": burger.version, "norm": burger.norm}
     factor = 1
     if burger.version in ("v2", "v2+"):
-        slim = _sizes(burger, "cheese.0.weight", 1)[0]
-        if slim == 0 or inner % slim:
+        (slim,) = burger.find_sizes("cheese.0.weight", 1)
+        if inner % slim:
             raise CheckpointError(
                 f"infer_options: the lower bread's width {inner} must be a multiple of the cheese's (got {slim})"
             )
@@ -247,18 +198,9 @@ def infer_options(
             stacklevel=2,
         )
     if "ham.bases" in burger.tensors or "ham_1.bases" in burger.tensors:
-        heads, _, rank = _sizes(burger, "ham.dictionary.bases", 3)
+        heads, _, rank = burger.find_sizes(BASES, 3)
         options |= {"heads": heads, "rank": rank, "init": "fixed"}
     return options
-
-
-def _sizes(burger: ForeignBurger, ours: str, count: int) -> tuple[int, ...]:
-    shape = tuple(burger.find(ours).shape)
-    if len(shape) < count:
-        raise CheckpointError(
-            f"infer_options: the tensor of '{ours}' must have at least {count} axes (got shape {shape})"
-        )
-    return shape[:count]
 
 
 def _guess_dual(burger: ForeignBurger, factor: int) -> bool:
@@ -308,15 +250,16 @@ class ForeignBurger:
             return None
         return self.source != "hamnet" or self._has("lower_bread.0.")
 
-    def find(self, ours: str) -> Tensor:
-        """Return the tensor for our key."""
-        for theirs, name in NAME_TABLES[self.source].items():
-            if name == ours and theirs in self.tensors:
-                return self.tensors[theirs]
-        raise CheckpointError(
-            f"load_hamburger: the {self.source} burger under '{self.prefix}' has no tensor for '{ours}' "
-            f"(got {sorted(self.tensors)})"
-        )
+    def find_sizes(self, ours: str, axes: int) -> tuple[int, ...]:
+        """Return the lengths of the first axes of the tensor for our key."""
+        names = [theirs for theirs, name in NAME_TABLES[self.source].items() if name == ours and theirs in self.tensors]
+        shape = tuple(self.tensors[names[0]].shape) if names else ()
+        if len(shape) < axes:
+            raise CheckpointError(
+                f"infer_options: the {self.source} burger under '{self.prefix}' needs a tensor for '{ours}' of at "
+                f"least {axes} axes (got {f'{names[0]} of shape {shape}' if names else sorted(self.tensors)})"
+            )
+        return shape[:axes]
 
     def _has(self, start: str) -> bool:
         return any(name.startswith(start) for name in self.tensors)
@@ -324,51 +267,37 @@ class ForeignBurger:
 
 def find_burger(state: Mapping[str, Tensor], source: str = "auto", prefix: str | None = None) -> ForeignBurger:
     """Return the burger in a state dict, at any depth; `prefix` selects one of several."""
-    check_choice("load_hamburger", "source", source, SOURCES)
-    # "auto" does not search for mmseg: its keys are LightHam's
-    sources = ("hamnet", "lightham") if source == "auto" else (source,)
-    places = [(name, place) for name in sources for place in _find_prefixes(state, name)]
+    check_choice("load_hamburger", "source", source, ("auto", *NAME_TABLES))
+    # not mmseg: its keys are LightHam's
+    known = [(name, place) for name in ("hamnet", "lightham") for place in _find_prefixes(state, name)]
+    places = known if source == "auto" else [(source, place) for place in _find_prefixes(state, source)]
     if prefix is not None:
-        wanted = prefix if not prefix or prefix.endswith(".") else f"{prefix}."
-        places = [place for place in places if place[1] == wanted]
+        places = [place for place in places if place[1].rstrip(".") == prefix.rstrip(".")]
+    if not known:
+        raise CheckpointError(
+            f"load_hamburger: no key has a part {BREADS['hamnet']} (HamNet) or {BREADS['lightham']} (LightHam, mmseg), "
+            f"the first are {list(state)[:8]}; weights of this library load with layer.load_state_dict(state)"
+        )
     if len(places) != 1:
-        raise CheckpointError(_explain_count(state, source, prefix, places))
+        raise CheckpointError(
+            f"load_hamburger: {'several burgers' if places else 'no burger'} for source={source!r}, prefix={prefix!r}; "
+            f"choose one that the checkpoint has, as (source, prefix): {known}"
+        )
     source, prefix = places[0]
-    named = prefix.endswith("hamburger.")  # then all keys below belong to it; else other parts of the head may too
+    # below a level named after the burger all keys belong to it; without one, other parts of the head are there too
+    parts = {name.split(".")[0] for name in NAME_TABLES[source]} | {"ham_2"}
     inside = {
         key: key.removeprefix(prefix)
         for key in state
-        if key.startswith(prefix) and (named or key.removeprefix(prefix).split(".")[0] not in NEIGHBOURS)
+        if key.startswith(prefix) and (prefix.endswith("hamburger.") or key.removeprefix(prefix).split(".")[0] in parts)
     }
     tensors = {name: state[key] for key, name in inside.items()}
     return ForeignBurger(source, prefix, tensors, tuple(key for key in state if key not in inside))
 
 
 def _find_prefixes(state: Mapping[str, Tensor], source: str) -> list[str]:
-    prefixes = set()
-    for key in state:
-        parts = key.split(".")
-        for i, part in enumerate(parts):
-            if part in SLICES[source]:
-                prefixes.add("".join(f"{p}." for p in parts[:i]))
-                break
-    return sorted(prefixes)
-
-
-def _explain_count(state: Mapping[str, Tensor], source: str, prefix: str | None, places: list[tuple[str, str]]) -> str:
-    if places:
-        return f"load_hamburger: several burgers, as (source, prefix): {places}; choose one with source= and prefix="
-    under = "" if prefix is None else f" under prefix='{prefix}'"
-    message = f"load_hamburger: no burger for source='{source}'{under}"
-    others = [(name, place) for name in ("hamnet", "lightham") for place in _find_prefixes(state, name)]
-    if others:
-        return f"{message}; the checkpoint has, as (source, prefix): {others}"
-    if any(key.endswith("lower.weight") for key in state):
-        return f"{message}; the names are this library's own: use layer.load_state_dict(state)"
-    return (
-        f"{message}; no key has a part named {', '.join(SLICES['hamnet'])} (HamNet) or {', '.join(SLICES['lightham'])} "
-        f"(LightHam, mmseg); the first of {len(state)} keys: {list(state)[:8]}"
-    )
+    pattern = re.compile(rf"((?:[^.]+\.)*?)(?:{BREADS[source]})\.")
+    return sorted({match[1] for key in state if (match := pattern.match(key))})
 
 
 # -- report ------------------------------------------------------------------------------------------------------------
@@ -376,57 +305,35 @@ def _explain_count(state: Mapping[str, Tensor], source: str, prefix: str | None,
 
 @dataclass(frozen=True)
 class Report:
-    """What happened to every key of a load: each key of the checkpoint and of the layer is in exactly one mapping.
+    """What happened to every key of a load.
 
-    - `loaded`: our key -> the checkpoint's key
-    - `held_back`: the same for keys that fit, if others did not and strict=True left the layer unchanged
-    - `missing`: our key -> why the checkpoint has no value for it
+    - `loaded`: our key -> the checkpoint's key; empty where strict=True left the layer unchanged
     - `kept`: our key that the checkpoint lacks and that keeps its value -> why
-    - `mismatched`: our key -> the checkpoint's key, both shapes and the likely cause
-    - `unexpected`: key inside the burger -> why it was not used
-    - `skipped`: key outside the burger, or without use here -> why
-    - `conflicts`: option -> how the checkpoint's burger differs from the layer although the keys may fit
+    - `skipped`: the checkpoint's key outside the burger, or without use here -> why
+    - `problems`: our key that is missing or does not fit, the checkpoint's key that the layer has no place for, or an
+      option in which the two differ although the keys may fit -> why
     """
 
     source: str
     prefix: str
     loaded: dict[str, str] = field(default_factory=dict)
-    held_back: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
-    mismatched: dict[str, str] = field(default_factory=dict)
-    unexpected: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
-    conflicts: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
         """Whether the layer matches the checkpoint's burger; kept and skipped keys do not count."""
-        return not (self.missing or self.mismatched or self.unexpected or self.conflicts)
+        return not self.problems
 
     def __str__(self) -> str:
-        titles = ("loaded", "missing", "kept", "mismatched", "unexpected", "skipped", "conflicts")
-        counts = ", ".join(f"{len(getattr(self, title))} {title}" for title in titles)
+        sections = {title: getattr(self, title) for title in ("problems", "loaded", "kept", "skipped")}
+        counts = ", ".join(f"{len(entries)} {title}" for title, entries in sections.items())
         where = f"under '{self.prefix}'" if self.prefix else "at the top level"
         lines = [f"{self.source} burger {where}: {counts}"]
-        sections = {
-            title: [f"{key}: {why}" for key, why in getattr(self, title).items()]
-            for title in ("conflicts", "mismatched", "missing", "unexpected", "kept")
-        }
-        sections["skipped"] = self._group_skipped()
-        sections["loaded"] = [f"{ours} <- {theirs}" for ours, theirs in self.loaded.items()]
-        sections["held back"] = [f"{ours} <- {theirs}" for ours, theirs in self.held_back.items()]
         for title, entries in sections.items():
-            lines += [f"  {title}:", *(f"    {entry}" for entry in entries)] if entries else []
+            separator = " <- " if title == "loaded" else ": "
+            lines += [f"  {title}:"] if entries else []
+            lines += [f"    {key}{separator}{value}" for key, value in list(entries.items())[:SHOWN]]
+            lines += [f"    ... {len(entries) - SHOWN} more in Report.{title}"] if len(entries) > SHOWN else []
         return "\n".join(lines)
-
-    def _group_skipped(self) -> list[str]:
-        """Return one line per reason, with the first keys skipped for it."""
-        groups: defaultdict[str, list[str]] = defaultdict(list)
-        for key, why in self.skipped.items():
-            groups[why].append(key)
-        return [
-            f"{why}: {', '.join(keys[:SHOWN])}"
-            + (f", ... {len(keys) - SHOWN} more in Report.skipped" if len(keys) > SHOWN else "")
-            for why, keys in groups.items()
-        ]
