@@ -1,4 +1,4 @@
-"""Checks of input tensors, and their precision: which dtype autocast uses, how to leave it, float32 for halves."""
+"""Checks of input tensors, whether a graph is exported, and precision: autocast, and float32 for halves."""
 
 from __future__ import annotations
 
@@ -125,3 +125,12 @@ def full_precision(device_type: str) -> AbstractContextManager[object]:
 def widen(x: Tensor) -> Tensor:
     """Return a half-precision tensor as float32, any other unchanged."""
     return x.float() if x.dtype in HALF else x
+
+
+def is_exporting() -> bool:
+    """Whether torch exports a graph: it leaves this process, and must not contain our kernels or the example's sizes.
+
+    torch 2.6 cannot distinguish export from compilation; code for export is correct in both.
+    """
+    torch_exports = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+    return torch.onnx.is_in_onnx_export() or torch_exports()

@@ -72,6 +72,20 @@ def test_replaced_attention_has_no_skip_and_includes_the_class_token():
     torch.testing.assert_close(burger(x), burger.context.context(x.mT).mT)
 
 
+def test_compiled_model_runs_the_replacement():
+    """Code that was compiled before must not be used after the attention is replaced."""
+    net = vit().eval()
+    with torch.no_grad():
+        compiled = torch.compile(net, backend="eager")
+        original = compiled(image())
+        hb.replace_attention(net, "efficient")
+        expected = net(image())
+        torch.testing.assert_close(compiled(image()), expected)
+        assert not torch.allclose(expected, original)
+        hb.remove_contexts(net)
+        torch.testing.assert_close(compiled(image()), original)
+
+
 @pytest.mark.full
 def test_replaced_attention_compiles_exports_and_combines_with_insertion():
     net = hb.replace_attention(vit().eval(), "nmf", blocks=[0, 1], rank=4)
@@ -115,7 +129,7 @@ REFUSED = {
     "options of a module": ((nn.Identity(),), {"rank": 3}, hb.OptionError, "belong to a context given by name"),
     "no module": ((3,), {}, hb.OptionError, "context must be one of nmf"),
     "shape": ((nn.Linear(24, 25),), {"blocks": [0]}, hb.ShapeError, "must keep the shape"),
-    "channels": ((hb.Hamburger(8, rank=2),), {"blocks": [0]}, hb.ShapeError, "cannot take the tokens"),
+    "channels": ((hb.Hamburger(8, rank=2),), {"blocks": [0]}, hb.ShapeError, "cannot take the features"),
 }
 
 

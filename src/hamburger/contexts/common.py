@@ -14,8 +14,6 @@ from hamburger.registry import Registry
 from hamburger.tensors import HALF, check_tensor, full_precision, widen
 
 contexts: Registry[nn.Module] = Registry("context")
-# torch 2.6 cannot distinguish export from compilation; the code for export is correct in both
-is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 
 def check_map(call: str, x: Tensor, channels: int) -> None:

@@ -18,11 +18,11 @@ from hamburger.contexts.common import (
     contexts,
     conv,
     conv_norm_relu,
-    is_exporting,
 )
 from hamburger.contexts.psp import Join, build_bottleneck, join_branches, pool_to_grid
 from hamburger.errors import check_flag
 from hamburger.layers.norm import BatchNorm2d
+from hamburger.tensors import is_exporting
 
 
 class DynamicFilter(nn.Module):

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.contexts.common import check_map, check_sizes, contexts, conv, conv_norm_relu, is_exporting, resize
-from hamburger.tensors import full_precision, widen
+from hamburger.contexts.common import check_map, check_sizes, contexts, conv, conv_norm_relu, resize
+from hamburger.tensors import full_precision, is_exporting, widen
 
 EPS = 1e-6
 

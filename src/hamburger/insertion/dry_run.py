@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from hamburger.errors import InputError, ShapeError
+from hamburger.errors import HamburgerError, InputError, ShapeError
 
 # image sizes to try; the first is small: an attention matrix over all pairs of positions takes 10 GB at 224 x 224
 TRIED_SIZES = (112, 224, 32, 64, 128, 256, 28, 384, 512)
@@ -30,9 +30,20 @@ CHANNEL_FIRST_LAYERS = (
 # -- checks before the run ---------------------------------------------------------------------------------------------
 
 
-def check_ready(call: str, model: object) -> None:
+def check_model(call: str, model: object) -> None:
+    """Raise unless the model is a module outside DistributedDataParallel."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{call}: the model must be a torch.nn.Module, got {type(model).__name__}")
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise InputError(
+            f"{call}: the model is already wrapped in DistributedDataParallel, which averages the gradients of the "
+            f"parameters it was built with, no more and no fewer; call {call} on the bare model, then wrap it"
+        )
+
+
+def check_ready(call: str, model: nn.Module) -> None:
     """Raise unless contexts can be inserted into the model."""
-    model = check_not_in_ddp(call, model, "would not average the gradients of parameters added later")
+    check_model(call, model)
     if torch.is_inference_mode_enabled():
         raise InputError(
             f"{call}: called under torch.inference_mode(), where new parameters can never be trained; call it outside "
@@ -43,16 +54,13 @@ def check_ready(call: str, model: object) -> None:
             raise InputError(f"{call}: '{name}' has no size yet (a lazy module); run the model once first")
 
 
-def check_not_in_ddp(call: str, model: object, why: str) -> nn.Module:
-    """Return the model; raise if it is wrapped in DistributedDataParallel. `why`: what DDP would do wrong."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"{call}: the model must be a torch.nn.Module, got {type(model).__name__}")
-    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
-        raise InputError(
-            f"{call}: the model is already wrapped in DistributedDataParallel, which {why}; call {call} on the bare "
-            "model, then wrap it"
-        )
-    return model
+@contextmanager
+def name_place(call: str, place: str) -> Iterator[None]:
+    """Put the call and the place before the message of an error of this library."""
+    try:
+        yield
+    except HamburgerError as error:
+        raise type(error)(f"{call}, '{place}': {error}") from error
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -127,16 +135,27 @@ def _run_and_record(model: nn.Module, places: Mapping[str, nn.Module], example: 
 
 def call_model(model: nn.Module, example: Any) -> None:
     """Call the model on an example; a compiled model runs eagerly, so that the hooks of a dry run are called."""
-    eagerly: AbstractContextManager[Any] = nullcontext()
-    if _dynamo_is_loaded():
-        eagerly = torch.compiler.set_stance("force_eager")
-    with eagerly:
-        if isinstance(example, tuple):
-            model(*example)
-        elif isinstance(example, dict):
+    with torch.compiler.set_stance("force_eager") if _dynamo_is_loaded() else nullcontext():
+        if isinstance(example, dict):
             model(**example)
         else:
-            model(example)
+            model(*(example if isinstance(example, tuple) else (example,)))
+
+
+def check_alone(call: str, place: str, run: Callable[[Tensor], Any], module: nn.Module, x: Tensor) -> None:
+    """Run a context alone on features x, so that an error can name its place; raise unless it keeps their shape."""
+    kind = type(module).__name__
+    try:
+        with preserve_state(module):
+            y = run(x)
+    except Exception as error:
+        raise ShapeError(f"{call}: {kind} cannot take the features {tuple(x.shape)} of '{place}': {error}") from error
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        result = tuple(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
+        raise ShapeError(
+            f"{call}: a context must keep the shape of its input, but {kind} returns {result} for the features "
+            f"{tuple(x.shape)} of '{place}'"
+        )
 
 
 def reset_compiled_code() -> None:
@@ -158,7 +177,7 @@ def preserve_state(model: nn.Module, *, training: bool = False) -> Iterator[None
     flags = [(module, module.training) for module in model.modules()]
     attributes = [(module, _copy_attributes(module)) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
+    devices = {tensor.device for tensor in model.parameters() if tensor.is_cuda}
     python_state = random.getstate()
     numpy: Any = sys.modules.get("numpy.random")  # only if imported: nothing here needs it
     numpy_state = None if numpy is None else numpy.get_state(legacy=False)

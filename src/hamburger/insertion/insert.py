@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -22,11 +23,13 @@ from hamburger.errors import (
 )
 from hamburger.insertion.dry_run import (
     ModuleCalls,
-    check_not_in_ddp,
+    check_alone,
+    check_model,
     check_ready,
     choose_dtype,
     find_layout,
     is_feature,
+    name_place,
     record_calls,
     reset_compiled_code,
 )
@@ -108,7 +111,7 @@ def remove_contexts(model: Model, places: Iterable[str] | None = None) -> Model:
     The original modules come back as the same objects with the same state dict keys, and keep their trained weights.
     """
     call = "remove_contexts"
-    check_not_in_ddp(call, model, "would wait for the gradients of removed parameters")
+    check_model(call, model)
     changed = {
         name: module
         for name, module in model.named_modules(remove_duplicate=False)
@@ -158,10 +161,8 @@ def _parse_request(place: str, value: Any) -> ContextRequest:
             raise OptionError(f"{CALL}: '{place}' must be given a context, or (context, {{options}}), got {value!r}")
         context, options = value[0], dict(value[1])
     if isinstance(context, str):
-        try:
-            contexts[context]
-        except HamburgerError as error:  # its message suggests the nearest name
-            raise type(error)(f"{where}: {error}") from error
+        with name_place(CALL, place):
+            contexts[context]  # an error suggests the nearest name
     elif not isinstance(context, nn.Module) and not callable(context):
         raise OptionError(
             f"{CALL}: '{place}' must be given the name of a context, a module, or a function of the channels that "
@@ -226,41 +227,32 @@ def _find_modules(model: nn.Module, requests: list[ContextRequest]) -> dict[str,
 
 def describe_missing_module(call: str, place: str, names: list[str]) -> str:
     """Return the error message for a name that no submodule has, with the nearest known names."""
-    deeper = [name for name in names if name.endswith(f".{place}")]  # the same name inside another module
-    close = deeper[:3] or difflib.get_close_matches(place, names, n=3, cutoff=0.5)
-    if not close:
-        ends = {name.rpartition(".")[2]: name for name in reversed(names)}
-        close = [ends[end] for end in difflib.get_close_matches(place, ends, n=1)]
+    # also without the names of the modules around it
+    spellings = {name.rpartition(".")[2]: name for name in reversed(names)} | {name: name for name in names}
+    close = difflib.get_close_matches(place, spellings, n=1, cutoff=0.5)
     children = [name for name in names if "." not in name]
-    hint = f"it has {', '.join(children[:12])}{', ...' if len(children) > 12 else ''}"
-    if close:
-        hint = f"did you mean {' or '.join(repr(name) for name in close)}?"
+    hint = f"did you mean '{spellings[close[0]]}'?" if close else f"it has {', '.join(children[:12])}"
     return f"{call}: the model has no submodule '{place}'; {hint}"
 
 
 def _check_feature(request: ContextRequest, output: Any) -> Tensor:
     """Return the feature tensor in what a module returned; raise if there is none."""
     where, part = f"{CALL}: '{request.place}'", request.placement.get("output")
+    keys = list(output) if isinstance(output, dict) else range(len(output)) if isinstance(output, (tuple, list)) else ()
     if part is not None:
         if isinstance(output, Tensor):  # output[part] would be one sample of the batch
-            raise OptionError(
-                f"{where} returns one tensor, which has no parts (got output={part!r}); leave out 'output'"
-            )
+            raise OptionError(f"{where} returns one tensor, without parts (got output={part!r}); leave out 'output'")
         try:
             output = output[part]
         except (LookupError, TypeError) as error:
-            known = f"; it has {_list_parts(output)}" if _list_parts(output) else ""
-            raise OptionError(
-                f"{where} returns {_describe_output(output)}, which has no part {part!r}{known}"
-            ) from error
+            raise OptionError(f"{where} returns no part {part!r}; it has {list(keys)[:8]}") from error
     if not is_feature(output):
-        remedy = "name a module that returns a tensor"
-        parts = [each for each in _list_parts(output) if is_feature(output[each])] if part is None else []
-        if parts:  # options may also come from a recipe or a command line
-            remedy = f"choose a part in the context's options, {{'output': {parts[0]!r}}}, one of {parts}"
-        raise InputError(
-            f"{where} returns {_describe_output(output)}, not a tensor of floating point numbers; {remedy}"
+        kind = output.dtype if isinstance(output, Tensor) else type(output).__name__
+        parts = [] if part is not None else [key for key in keys if is_feature(output[key])][:8]
+        remedy = (
+            f"choose a part with the option 'output', one of {parts}" if parts else "name a module that returns one"
         )
+        raise InputError(f"{where} returns {kind}, not a tensor of floating point numbers; {remedy}")
     if output.is_nested:
         raise InputError(f"{where} returns {NESTED_TENSORS}")
     if output.dim() not in (3, 4, 5) or 0 in output.shape:
@@ -269,21 +261,6 @@ def _check_feature(request: ContextRequest, output: Any) -> Tensor:
             "(b, n, c), so name a module before positions are pooled"
         )
     return output.clone() if output.is_inference() else output  # some models enter inference mode themselves
-
-
-def _list_parts(output: Any) -> list[Any]:
-    """Return the keys or indices of a dict, a tuple or a list; nothing for other outputs."""
-    if isinstance(output, dict):
-        return list(output)[:8]
-    return list(range(len(output)))[:8] if isinstance(output, (tuple, list)) else []
-
-
-def _describe_output(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of {value.dtype}"
-    if isinstance(value, dict):
-        return f"a {type(value).__name__} with {_list_parts(value)}"
-    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
 
 
 # -- the context for the features of a place ---------------------------------------------------------------------------
@@ -303,8 +280,14 @@ def _build_inserted(
     context, adapter = _build_context(request, model, module, features)
     x = features[0].to(choose_dtype(model, module, features[0]))
     inserted = InsertedContext(context, gate=gate, adapter=adapter).to(x.device, x.dtype)
-    for other in {feature.shape: feature for feature in features}.values():
-        inserted.check_on(other.to(x.dtype))
+    for other in {feature.shape: feature.to(x.dtype) for feature in features}.values():
+        version = other._version
+        check_alone(CALL, request.place, partial(adapter.run, context), context, other)
+        if other._version != version:
+            raise InputError(
+                f"{CALL}: {type(context).__name__} changes its input in place, but the gate still needs it; build it "
+                "without inplace=True"
+            )
     if inserted.gate is not None and inserted.is_identity(x):
         # no gate is needed to keep the network's outputs; behind a closed one neither would get a gradient
         nn.init.ones_(inserted.gate)
@@ -331,7 +314,7 @@ def _build_context(
         )
     context = request.context
     if not isinstance(context, nn.Module):
-        context = _call_builder(where, context, channels, request.options)
+        context = _call_builder(request.place, context, channels, request.options)
     takes = "map" if grid is not None else _choose_input_layout(context)
     if takes == "map" and grid is None and len(positions) != 2 and not _is_position_blind(request.context, context):
         raise ShapeError(
@@ -339,27 +322,28 @@ def _build_context(
             f"{tuple(x.shape)}; arrange them as a map with {{'grid': (height, width)}} in its options, or use one of "
             f"{', '.join(sorted(POSITION_BLIND))}"
         )
-    skipped = None if grid is None else positions.numel() - grid[0] * grid[1]
+    skipped = 0 if grid is None else positions.numel() - grid[0] * grid[1]
     return context, FeatureAdapter(layout, takes, grid, request.placement.get("output"), skipped, request.place)
 
 
-def _call_builder(where: str, build: str | Callable[..., Any], channels: int, options: dict[str, Any]) -> nn.Module:
+def _call_builder(place: str, build: str | Callable[..., Any], channels: int, options: dict[str, Any]) -> nn.Module:
     """Build a context from its name or by the user's function."""
-    try:
-        context = create_context(build, channels, **options) if isinstance(build, str) else build(channels, **options)
-    except HamburgerError as error:
-        raise type(error)(f"{where}: {error}") from error
-    except Exception as error:  # the user's function may raise anything
+    with name_place(CALL, place):
         if isinstance(build, str):
+            return create_context(build, channels, **options)
+        try:
+            context = build(channels, **options)
+        except HamburgerError:
             raise
-        arguments = ", ".join((str(channels), *(f"{name}={value!r}" for name, value in options.items())))
-        raise OptionError(
-            f"{where}: {getattr(build, '__name__', type(build).__name__)}({arguments}) must build a context "
-            f"for {channels} channels and failed ({type(error).__name__}: {error})"
-        ) from error
-    if not isinstance(context, nn.Module):
-        raise OptionError(f"{where}: the function must build a torch.nn.Module, got {type(context).__name__}")
-    return context
+        except Exception as error:  # the user's function may raise anything
+            arguments = ", ".join((str(channels), *(f"{name}={value!r}" for name, value in options.items())))
+            raise OptionError(
+                f"{getattr(build, '__name__', type(build).__name__)}({arguments}) must build a context for {channels} "
+                f"channels and failed ({type(error).__name__}: {error})"
+            ) from error
+        if not isinstance(context, nn.Module):
+            raise OptionError(f"the function must build a torch.nn.Module, got {type(context).__name__}")
+        return context
 
 
 def _choose_input_layout(context: nn.Module) -> str:

@@ -44,7 +44,7 @@ class FeatureAdapter:
     takes: str
     grid: tuple[int, int] | None = None
     output: int | str | None = None
-    skipped: int | None = None
+    skipped: int = 0
     place: str = ""
 
     def run(self, context: nn.Module, x: Tensor) -> Tensor:
@@ -59,9 +59,15 @@ class FeatureAdapter:
 
     def _run(self, context: nn.Module, z: Tensor) -> Tensor:
         if self.grid is not None:
-            flat = z.flatten(2)
-            self._check_count(flat.shape[2])
-            skipped, tokens = flat[..., : -self.grid[0] * self.grid[1]], flat[..., -self.grid[0] * self.grid[1] :]
+            flat, cells = z.flatten(2), self.grid[0] * self.grid[1]
+            tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+            if not tracing and flat.shape[2] != self.skipped + cells:  # the last h w would be the wrong ones
+                raise ShapeError(
+                    f"insert_context, '{self.place}': its context was inserted for a grid of {self.grid} after "
+                    f"{self.skipped} other positions, {self.skipped + cells} in all (got {flat.shape[2]}); keep the "
+                    "size of the input, or insert it again with an example= of this size and a matching grid"
+                )
+            skipped, tokens = flat[..., :-cells], flat[..., -cells:]
             y = context(tokens.unflatten(2, self.grid)).flatten(2)
             return torch.cat([skipped, y.to(skipped.dtype)], dim=2).unflatten(2, z.shape[2:])
         if self.takes == "tokens":
@@ -69,19 +75,6 @@ class FeatureAdapter:
         if self.takes == "map" and z.dim() != 4:  # a context that ignores neighbourhood: one row of all positions
             return context(z.flatten(2).unsqueeze(3)).squeeze(3).unflatten(2, z.shape[2:])
         return context(z)
-
-    def _check_count(self, n: int) -> None:
-        """Raise on another number of positions than at insertion: the last h w would be the wrong ones."""
-        tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-        if self.grid is None or self.skipped is None or tracing:
-            return
-        expected = self.skipped + self.grid[0] * self.grid[1]
-        if n != expected:
-            raise ShapeError(
-                f"insert_context, '{self.place}': its context was inserted for a grid of {self.grid} after "
-                f"{self.skipped} other positions, {expected} in all (got {n}); keep the size of the input, or insert "
-                "it again with an example= of this size and a matching grid"
-            )
 
 
 class InsertedContext(nn.Module):
@@ -111,29 +104,6 @@ class InsertedContext(nn.Module):
             self.handle.remove()
             self.handle = None
 
-    def check_on(self, x: Tensor) -> None:
-        """Run the context alone on features x, so that an error can name its place; raise unless it keeps them."""
-        kind, version = type(self.context).__name__, x._version
-        try:
-            with preserve_state(self):
-                y: Any = self.adapter.run(self.context, x)
-        except Exception as error:
-            raise ShapeError(
-                f"insert_context: {kind} cannot take the features {tuple(x.shape)} of '{self.adapter.place}', read as "
-                f"'{self.adapter.layout}': {error}"
-            ) from error
-        if not isinstance(y, Tensor) or y.shape != x.shape:
-            result = tuple(y.shape) if isinstance(y, Tensor) else f"a {type(y).__name__}"
-            raise ShapeError(
-                f"insert_context: a context must keep the shape of its input, but {kind} returns {result} for "
-                f"{tuple(x.shape)}"
-            )
-        if x._version != version:
-            raise InputError(
-                f"insert_context: {kind} changes its input in place, but the gate still needs it; build it without "
-                "inplace=True"
-            )
-
     def is_identity(self, x: Tensor) -> bool:
         """Whether the context starts as the identity, as those do whose last layer is initialised to zero.
 
@@ -162,7 +132,7 @@ def attach_context(module: nn.Module, inserted: InsertedContext) -> None:
     """Run a context after a module, before its other hooks: those then see the features with context."""
     module.add_module(CHILD_NAME, inserted)
     if isinstance(module, (nn.Sequential, nn.ModuleDict)):
-        _set_class(module, _proxy_class(type(module)))
+        module.__class__ = _proxy_class(type(module))
     inserted.handle = module.register_forward_hook(run_context_hook, prepend=True)
 
 
@@ -172,7 +142,7 @@ def detach_context(module: nn.Module) -> None:
     assert isinstance(inserted, InsertedContext)
     inserted.unhook()
     if isinstance(module, _ContextProxy):
-        _set_class(module, module.shown)
+        module.__class__ = module.shown
 
 
 def holds_context(module: nn.Module) -> bool:
@@ -272,10 +242,6 @@ def _set_context_aside(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         module._modules[CHILD_NAME] = held
-
-
-def _set_class(module: nn.Module, kind: type[Any]) -> None:
-    module.__class__ = kind
 
 
 def _proxy_class(shown: type[Any]) -> type[Any]:

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar, get_args
 
-import torch
 from torch import Tensor, nn
 
 from hamburger.contexts import create_context
 from hamburger.contexts.efficient import EfficientAttention
-from hamburger.errors import HamburgerError, InputError, OptionError, ShapeError, UnknownNameError, did_you_mean
-from hamburger.insertion.dry_run import ModuleCalls, call_model, check_ready, choose_dtype, preserve_state, record_calls
+from hamburger.errors import HamburgerError, InputError, OptionError, UnknownNameError, did_you_mean
+from hamburger.insertion.dry_run import (
+    ModuleCalls,
+    call_model,
+    check_alone,
+    check_ready,
+    choose_dtype,
+    name_place,
+    preserve_state,
+    record_calls,
+)
 from hamburger.layers.burger import Hamburger
 
 CALL = "replace_attention"
@@ -89,10 +97,11 @@ def replace_attention(
     replacements: dict[str, ReplacedAttention] = {}
     for (place, attention), given in zip(places.items(), modules, strict=True):
         x = calls[place].outputs[0]
-        module = _build_replacement(place, context, x.shape[-1], options) if given is None else given
         x = x.to(choose_dtype(model, attention, x))
+        with name_place(CALL, place):
+            module = create_context(str(context), x.shape[-1], **options) if given is None else given
         replaced = ReplacedAttention(module, attention).to(x.device, x.dtype)
-        _try_replacement(place, replaced, x)
+        check_alone(CALL, place, replaced, module, x)
         replacements[place] = replaced.train(attention.training)
     for place, replaced in replacements.items():
         _set_module(model, place, replaced)
@@ -173,21 +182,3 @@ def _check_modules(context: Any, count: int, options: dict[str, Any]) -> list[nn
     if len(modules) != count or len({id(module) for module in modules}) != count:
         raise OptionError(f"{CALL}: {count} blocks need as many different modules, got {len(modules)}")
     return list(modules)
-
-
-def _build_replacement(place: str, name: Any, channels: int, options: dict[str, Any]) -> nn.Module:
-    try:
-        return create_context(name, channels, **options)
-    except HamburgerError as error:
-        raise type(error)(f"{CALL}, '{place}': {error}") from error
-
-
-def _try_replacement(place: str, replaced: ReplacedAttention, x: Tensor) -> None:
-    kind = type(replaced.context).__name__
-    try:
-        with preserve_state(replaced):
-            y = replaced(x)
-    except Exception as error:
-        raise ShapeError(f"{CALL}: {kind} cannot take the tokens {tuple(x.shape)} of '{place}': {error}") from error
-    if not isinstance(y, torch.Tensor) or y.shape != x.shape:
-        raise ShapeError(f"{CALL}: {kind} must keep the shape {tuple(x.shape)} of the tokens of '{place}'")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hamburger.errors import OptionError, check_choice
 from hamburger.kernels.tiling import MAX_RANK
+from hamburger.tensors import is_exporting
 
 BACKENDS = ("auto", "plain", "fused")
 BACKEND_VARIABLE = "HAM_BACKEND"  # environment variable: what "auto" means in this process
@@ -119,12 +120,6 @@ def select_spec(
 def fused_by_default(x: Tensor) -> bool:
     """Whether "auto" means the fused kernels for x."""
     return x.is_cuda and torch.version.hip is None
-
-
-def is_exporting() -> bool:
-    """Whether torch exports a graph. It leaves this process, so it must not contain our kernels."""
-    torch_exports = getattr(torch.compiler, "is_exporting", bool)  # not in torch 2.6
-    return torch.onnx.is_in_onnx_export() or torch_exports()
 
 
 def why_not_fused(

@@ -21,12 +21,11 @@ from hamburger.kernels.dispatch import (
     BlockPlan,
     BreadWeights,
     NormParameters,
-    is_exporting,
     select_spec,
 )
 from hamburger.layers import norm as norms
 from hamburger.layers.ham import Bread, Dictionary, HamLayer
-from hamburger.tensors import autocast_dtype
+from hamburger.tensors import autocast_dtype, is_exporting
 
 if TYPE_CHECKING:
     from hamburger.layers.burger import Hamburger

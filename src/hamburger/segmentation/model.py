@@ -15,14 +15,13 @@ from torch import Tensor, nn
 
 from hamburger.backbones import Backbone, create_backbone
 from hamburger.checkpoints.weights_file import Info, to_plain_json, write_weights
-from hamburger.contexts.common import is_exporting
 from hamburger.errors import CheckpointError, InputError, OptionError, ShapeError, check_count
 from hamburger.files import write_atomically
 from hamburger.registry import options_of
 from hamburger.segmentation.heads import base
 from hamburger.segmentation.heads.base import Head
 from hamburger.segmentation.losses import IGNORE, resize_logits
-from hamburger.tensors import check_tensor
+from hamburger.tensors import check_tensor, is_exporting
 
 
 class Segmenter(nn.Module):
