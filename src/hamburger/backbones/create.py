@@ -11,16 +11,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hamburger.backbones.networks import Backbone, LoadReport, ResNet, backbones
+from hamburger.backbones.networks import Backbone, ResNet, backbones
 from hamburger.backbones.timm_encoder import PREFIX, TimmBackbone, load_timm_state
-from hamburger.checkpoints.read import read_checkpoint
+from hamburger.checkpoints.read import COUNTER, Report, read_checkpoint
 from hamburger.checkpoints.weights_file import read_metadata
 from hamburger.errors import CheckpointError, InputError, OptionError, UnknownNameError
 
 DOWNLOAD = "timm"  # the value of `pretrained` that downloads weights
 MIN_SHARE = 0.5  # of the backbone's entries; a file that fills fewer belongs to another network
 SCALE = ".scale"
-COUNTER = "num_batches_tracked"
 CLASSIFIERS = ("fc.", "classifier.", "head.", "head_fc.", "last_linear.")
 # prefixes of the backbone in files of whole networks, including ours
 PREFIXES = ("", "backbone.", "backbone.net.", "encoder.", "model.")
@@ -62,7 +61,7 @@ def create_backbone(
     return backbone
 
 
-def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> LoadReport:
+def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> Report:
     """Load a .safetensors or .pth file of torchvision, timm or this library into a backbone; return a report.
 
     Weights may be int8 with one factor per output channel as `<name>.scale`. Classifiers are ignored. A warning with
@@ -81,21 +80,23 @@ def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> LoadRepo
 
 def load_backbone_state(
     backbone: nn.Module, state: Mapping[str, Tensor], *, source: str, architecture: str = ""
-) -> LoadReport:
+) -> Report:
     """Load a state dict into a backbone like `load_backbone`. `architecture`: what its file states, or ""."""
     net: nn.Module = backbone.net if isinstance(backbone, TimmBackbone) else backbone
-    report, values = match_entries(net.state_dict(), dequantise(state), source)
-    _explain(report, backbone, architecture)
-    if report.share < MIN_SHARE:
+    wanted = net.state_dict()
+    report = Report(source, problems=_compare_versions(backbone, state, architecture))
+    values = match_entries(wanted, dequantise(state), report)
+    share = len(values) / max(len(wanted) - len(report.kept), 1)
+    if share < MIN_SHARE:
         raise CheckpointError(
-            f"pretrained: the file fills only {report.share:.0%} of the {type(backbone).__name__}, so it belongs to "
+            f"pretrained: the file fills only {share:.0%} of the {type(backbone).__name__}, so it belongs to "
             f"another network; nothing was loaded\n{report}"
         )
     broken = [name for name, value in values.items() if not value.isfinite().all()]
     if broken:
         raise CheckpointError(f"pretrained: {source} has NaN or infinity in {broken[0]}; nothing was loaded")
     net.load_state_dict(values, strict=False)  # names and shapes were checked above
-    if not report.complete:
+    if not report.ok:
         warnings.warn(f"pretrained weights do not fit the backbone completely\n{report}", stacklevel=2)
     return report
 
@@ -117,53 +118,47 @@ def dequantise(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return values
 
 
-def match_entries(
-    wanted: Mapping[str, Tensor], state: Mapping[str, Tensor], source: str
-) -> tuple[LoadReport, dict[str, Tensor]]:
-    """Return a report on every name of both sides, and the values that can be loaded under the backbone's names."""
+def match_entries(wanted: Mapping[str, Tensor], state: Mapping[str, Tensor], report: Report) -> dict[str, Tensor]:
+    """Return the values that can be loaded, under the backbone's names; file every name of both sides in the report."""
     prefix = max(PREFIXES, key=lambda p: sum(p + name in state for name in wanted))
     inside = {name.removeprefix(prefix): name for name in state if name.startswith(prefix)}
     # timm's feature extractors say stages_0 for what its files call stages.0
-    respelled = {name.replace("_", "."): name for name in inside}
-    report, values, used = LoadReport(source), {}, set()
+    respelled = {name.replace("_", "."): source for name, source in inside.items()}
+    values, used = {}, set()
     for name, value in wanted.items():
-        theirs = name if name in inside else respelled.get(name.replace("_", "."))
-        if theirs is None:
-            if not name.endswith(COUNTER):
-                report.missing.append(name)
-            continue
-        used.add(inside[theirs])
-        entry = state[inside[theirs]]
-        if entry.shape != value.shape:
-            report.mismatched[name] = f"{tuple(entry.shape)} in the file, {tuple(value.shape)} in the network"
-        elif entry.is_floating_point() != value.is_floating_point():
-            report.mismatched[name] = f"{entry.dtype} without '{name}{SCALE}'"
+        theirs = inside.get(name) or respelled.get(name.replace("_", "."))
+        if theirs is None and name.endswith(COUNTER):
+            report.kept[name] = "a counter without effect on the output"
+        elif theirs is None:
+            report.problems[name] = "missing from the file"
+        elif state[theirs].shape != value.shape:
+            report.problems[name] = f"{tuple(state[theirs].shape)} in the file, {tuple(value.shape)} in the network"
+        elif state[theirs].is_floating_point() != value.is_floating_point():
+            report.problems[name] = f"{state[theirs].dtype} without '{name}{SCALE}'"
         else:
-            values[name] = entry
-            report.loaded.append(name)
-    for name in state:
-        if name not in used:
-            rest = name.removeprefix(prefix)
-            ignored = not name.startswith(prefix) or rest.startswith(CLASSIFIERS) or rest.endswith(COUNTER)
-            (report.ignored if ignored else report.unexpected).append(name)
-    return report, values
+            values[name] = state[theirs]
+            report.loaded[name] = theirs
+        used.add(theirs)
+    for name in sorted(state.keys() - used):
+        rest = name.removeprefix(prefix)
+        if not name.startswith(prefix) or rest.startswith(CLASSIFIERS) or rest.endswith(COUNTER):
+            report.skipped[name] = "not part of a backbone"
+        else:
+            report.problems[name] = "unexpected in the file"
+    return values
 
 
-def _explain(report: LoadReport, backbone: nn.Module, architecture: str) -> None:
-    """Add doubts and notes on what names and shapes do not show."""
-    if architecture:
-        report.notes.append(f"the file states its architecture as: {architecture}")
+def _compare_versions(backbone: nn.Module, state: Mapping[str, Tensor], architecture: str) -> dict[str, str]:
+    """Return differences of two ResNets that names and shapes do not explain."""
+    problems: dict[str, str] = {}
     if not isinstance(backbone, ResNet):
-        return
-    for name, theirs, ours in (("conv1.weight", "plain", "deep"), ("conv1.0.weight", "deep", "plain")):
-        if name in report.unexpected:
-            report.doubts.append(
-                f"the stem was not loaded: it is {theirs} in the file and {ours} in the network; pass stem='{theirs}'"
-            )
+        return problems
+    other, first = ("plain", "conv1.weight") if backbone.stem == "deep" else ("deep", "conv1.0.weight")
+    if any(prefix + first in state for prefix in PREFIXES):
+        problems["stem"] = (
+            f"the stem was not loaded: {other} in the file, {backbone.stem} in the network; pass stem='{other}'"
+        )
     version = {"3x3": "v1.5", "1x1": "v1"}[backbone.stride_in]
     if (stated := re.search(r"\bv1(\.5)?(?![\w.])", architecture)) and stated[0] != version:
-        report.doubts.append(f"the file states {stated[0]}, the network is {version}; change stride_in")
-    report.notes.append(
-        f"the network strides in its {backbone.stride_in} convolutions ({version}, stride_in='{backbone.stride_in}'); "
-        f"the weights do not show which they were trained for: torchvision's and timm's are v1.5, the originals v1"
-    )
+        problems["stride_in"] = f"the file states {stated[0]}, the network is {version}; change stride_in"
+    return problems

@@ -9,63 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from torch import Tensor, nn
 
+from hamburger.checkpoints.read import Report
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.layers.norm import BatchNorm2d
 from hamburger.registry import Registry
 
-SHOWN = 6  # names printed per line of a report
 STEMS = ("deep", "plain")
 STRIDES_IN = ("3x3", "1x1")
 # output stride -> the stride and dilation of the last two stages
 LAST_STAGES = {8: ((1, 2), (1, 4)), 16: ((2, 1), (1, 2)), 32: ((2, 1), (2, 1))}
-
-
-@dataclass
-class LoadReport:
-    """What happened to every entry when weights were loaded into a backbone.
-
-    Every entry of the backbone is in `loaded`, `missing` or `mismatched`. Unused entries of the file are in
-    `unexpected`, or in `ignored` if no backbone has them (classifiers, counters, other parts of a network).
-    """
-
-    source: str
-    loaded: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    mismatched: dict[str, str] = field(default_factory=dict)  # name -> why
-    unexpected: list[str] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)
-    doubts: list[str] = field(default_factory=list)  # reasons why weights that fit may still be wrong
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def share(self) -> float:
-        """The share of the backbone's entries that were loaded."""
-        return len(self.loaded) / max(len(self.loaded) + len(self.missing) + len(self.mismatched), 1)
-
-    @property
-    def complete(self) -> bool:
-        return not (self.missing or self.mismatched or self.unexpected or self.doubts)
-
-    def __str__(self) -> str:
-        titles = ("loaded", "missing", "mismatched", "unexpected", "ignored")
-        lines = [f"{self.source}: " + ", ".join(f"{len(getattr(self, title))} {title}" for title in titles)]
-        mismatched = [f"{name} ({why})" for name, why in self.mismatched.items()]
-        for title, names in (
-            ("missing from the file", self.missing),
-            ("mismatched", mismatched),
-            ("unexpected in the file", self.unexpected),
-            ("ignored", self.ignored),
-        ):
-            if names:
-                more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-                lines.append(f"  {title}: {', '.join(names[:SHOWN])}{more}")
-        lines += [f"  doubt: {doubt}" for doubt in self.doubts]
-        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
 
 class Backbone(nn.Module):
@@ -79,7 +35,7 @@ class Backbone(nn.Module):
     # The pixel that position j of a map of stride s is centred on: pixel s j (True: convolutions padded on both sides),
     # the middle of patch j (False), or unknown, since the encoder takes images of one size only (None).
     corners: bool | None = True
-    report: LoadReport | None = None  # set when pretrained weights were loaded
+    report: Report | None = None  # set when pretrained weights were loaded
 
     def forward(self, x: Tensor) -> list[Tensor]:
         raise NotImplementedError

@@ -10,8 +10,8 @@ in mmsegmentation, with the same keys. Rank, steps and gradient cannot be read f
 LightHam was trained with grad="bptt" and evaluated with eval_steps=7, both in SegNeXt and in mmsegmentation.
 """
 
-from hamburger.checkpoints.foreign_burger import Report, infer_options, load_hamburger
-from hamburger.checkpoints.read import read_checkpoint
+from hamburger.checkpoints.foreign_burger import infer_options, load_hamburger
+from hamburger.checkpoints.read import Report, read_checkpoint
 from hamburger.errors import CheckpointError
 
 __all__ = ["CheckpointError", "Report", "infer_options", "load_hamburger", "read_checkpoint"]

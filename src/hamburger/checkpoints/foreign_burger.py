@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hamburger.checkpoints.read import unwrap
+from hamburger.checkpoints.read import COUNTER, Report, unwrap
 from hamburger.errors import CheckpointError, OptionError, check_choice
 from hamburger.layers import Hamburger
 
@@ -46,8 +46,6 @@ LIGHTHAM = {
 NAME_TABLES = {"hamnet": HAMNET, "lightham": LIGHTHAM, "mmseg": LIGHTHAM}
 BREADS = {"hamnet": "lower_bread|upper_bread", "lightham": "ham_in|ham_out", "mmseg": "ham_in|ham_out"}
 BASES = "ham.dictionary.bases"
-COUNTER = "num_batches_tracked"
-SHOWN = 20  # entries printed per section; the report itself holds them all
 
 
 def load_hamburger(
@@ -298,42 +296,3 @@ def find_burger(state: Mapping[str, Tensor], source: str = "auto", prefix: str |
 def _find_prefixes(state: Mapping[str, Tensor], source: str) -> list[str]:
     pattern = re.compile(rf"((?:[^.]+\.)*?)(?:{BREADS[source]})\.")
     return sorted({match[1] for key in state if (match := pattern.match(key))})
-
-
-# -- report ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Report:
-    """What happened to every key of a load.
-
-    - `loaded`: our key -> the checkpoint's key; empty where strict=True left the layer unchanged
-    - `kept`: our key that the checkpoint lacks and that keeps its value -> why
-    - `skipped`: the checkpoint's key outside the burger, or without use here -> why
-    - `problems`: our key that is missing or does not fit, the checkpoint's key that the layer has no place for, or an
-      option in which the two differ although the keys may fit -> why
-    """
-
-    source: str
-    prefix: str
-    loaded: dict[str, str] = field(default_factory=dict)
-    kept: dict[str, str] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    problems: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def ok(self) -> bool:
-        """Whether the layer matches the checkpoint's burger; kept and skipped keys do not count."""
-        return not self.problems
-
-    def __str__(self) -> str:
-        sections = {title: getattr(self, title) for title in ("problems", "loaded", "kept", "skipped")}
-        counts = ", ".join(f"{len(entries)} {title}" for title, entries in sections.items())
-        where = f"under '{self.prefix}'" if self.prefix else "at the top level"
-        lines = [f"{self.source} burger {where}: {counts}"]
-        for title, entries in sections.items():
-            separator = " <- " if title == "loaded" else ": "
-            lines += [f"  {title}:"] if entries else []
-            lines += [f"    {key}{separator}{value}" for key, value in list(entries.items())[:SHOWN]]
-            lines += [f"    ... {len(entries) - SHOWN} more in Report.{title}"] if len(entries) > SHOWN else []
-        return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Read a weights file into a flat dict of tensors; nothing in the file is executed."""
+"""Read a weights file into a flat dict of tensors, executing nothing in it; and the report of loading them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pickle
 import re
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from hamburger.errors import CheckpointError
 
 WRAPPERS = ("net", "state_dict", "model", "module")  # HamNet; mmcv and mmengine; common training scripts; DeepSpeed
 NOT_A_PICKLE = ("Unsupported operand", "String is too long")  # in torch's error for bytes that are not a torch pickle
+COUNTER = "num_batches_tracked"  # of a batch norm; without effect on the output
+SHOWN = 20  # entries printed per section of a report
 PARALLEL = "module."  # the prefix that (Distributed)DataParallel puts before every key
 
 
@@ -96,3 +99,38 @@ def _corrupt(path: Path, why: str) -> CheckpointError:
     return CheckpointError(
         f"read_checkpoint: {path} ({size} bytes) is not a readable checkpoint: {why}; download or save it again"
     )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What happened to every key when tensors of a checkpoint were loaded into a layer or network of ours.
+
+    - `loaded`: our key -> the checkpoint's key; empty where a strict load left the layer unchanged
+    - `kept`: our key that the checkpoint lacks and that keeps its value -> why
+    - `skipped`: the checkpoint's key outside what is loaded, or without use here -> why
+    - `problems`: our key that is missing or does not fit, the checkpoint's key that we have no place for, or an option
+      in which the two differ although the keys may fit -> why
+    """
+
+    source: str
+    prefix: str = ""
+    loaded: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything fits; kept and skipped keys do not count."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        sections = {title: getattr(self, title) for title in ("problems", "loaded", "kept", "skipped")}
+        counts = ", ".join(f"{len(entries)} {title}" for title, entries in sections.items())
+        lines = [f"{self.source}{f' under {self.prefix!r}' if self.prefix else ''}: {counts}"]
+        for title, entries in sections.items():
+            separator = " <- " if title == "loaded" else ": "
+            lines += [f"  {title}:"] if entries else []
+            lines += [f"    {key}{separator}{value}" for key, value in list(entries.items())[:SHOWN]]
+            lines += [f"    ... {len(entries) - SHOWN} more in Report.{title}"] if len(entries) > SHOWN else []
+        return "\n".join(lines)

@@ -142,7 +142,7 @@ def detach_context(module: nn.Module) -> None:
     assert isinstance(inserted, InsertedContext)
     inserted.unhook()
     if isinstance(module, _ContextProxy):
-        module.__class__ = module.shown
+        module.__class__ = module.shown  # type: ignore[assignment]
 
 
 def holds_context(module: nn.Module) -> bool:
