@@ -134,14 +134,18 @@ def full_palette(palette: Sequence[Colour], classes: int) -> list[Colour]:
 SHOWN = 20
 
 
+def join_problems(heading: str, problems: Sequence[str], hint: str = "") -> str:
+    """Return one message: the heading, the first 20 problems, and how many more there are."""
+    more = [f"... and {len(problems) - SHOWN} more{hint}"] if len(problems) > SHOWN else []
+    return "\n  ".join([heading, *problems[:SHOWN], *more])
+
+
 def format_problems(data: Any, problems: list[str]) -> str:
-    """Return one message: a heading, the first 20 problems, and how many more there are."""
+    """Return the problems of a data set in one message."""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    lines = [f"{data.name}, split '{data.split}': {count}", *(f"  {problem}" for problem in problems[:SHOWN])]
-    if len(problems) > SHOWN:
-        where = " --data DIR" if hasattr(data, "pairs") or hasattr(data, "folder") else ""  # a data set of files
-        lines.append(f"  ... and {len(problems) - SHOWN} more; `ham data check {data.name}{where}` lists them all")
-    return "\n".join(lines)
+    where = " --data DIR" if hasattr(data, "pairs") or hasattr(data, "folder") else ""  # a data set of files
+    hint = f"; `ham data check {data.name}{where}` lists them all"
+    return join_problems(f"{data.name}, split '{data.split}': {count}", problems, hint)
 
 
 VERSION = 1  # of the cached rows

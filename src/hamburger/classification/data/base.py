@@ -1,8 +1,8 @@
 """Image-class sources, and loading all images of one: files are packed into one cache file, which is memory-mapped.
 
-A packed file contains a key of what was packed and how, so that a file of anything else is never used instead:
+The name of a packed file contains a digest of what was packed and how. Its content:
 
-    n images of 3 size size bytes | n labels, int32 | a JSON description | its length, 8 bytes | 8 bytes of magic
+    n images of 3 size size bytes | n labels, int32 | a JSON description, padded to 160 bytes
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from hamburger.errors import DataError
 from hamburger.files import one_at_a_time, open_atomically
 from hamburger.registry import Registry
-from hamburger.training.datasets import create_from_registry
+from hamburger.training.datasets import create_from_registry, join_problems
 from hamburger.training.image_files import Bytes
 from hamburger.training.loader import prefetch
 
@@ -108,35 +108,33 @@ def load_images(
         pixels, labels = (np.concatenate(parts) for parts in zip(*chunks, strict=True))
         digest = hashlib.sha256(pixels.tobytes() + labels.astype("<i8").tobytes()).hexdigest()
         return ImageSet(source.name, source.split, source.classes, pixels, labels, digest)
-    key = build_key(source)
-    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-    path = (cache or find_cache_folder()) / f"{source.name}-{source.split}-{digest[:20]}.images"
-    packed = _read_cache(path, key, verify)
+    path = (cache or find_cache_folder()) / f"{source.name}-{source.split}-{build_key(source)}.images"
+    packed = _read_cache(path, verify, note)
     if packed is None:
         try:
             # of several processes one packs; the others wait and read its file
             lock = path.with_name(f".{path.name}.lock")
             with one_at_a_time(lock, lambda: note(f"waiting: another process is packing {path}")):
-                packed = _read_cache(path, key, verify, note)
+                packed = _read_cache(path, verify)
                 if packed is None:
-                    write_packed(path, key, source.size, read_chunks(source))
-                    packed = read_packed(path, key, verify=False)
+                    write_packed(path, source.size, read_chunks(source))
+                    packed = read_packed(path, verify=False)
         except OSError as closed:
             raise DataError(
                 f"{path.parent}: packed images cannot be written ({closed.strerror or closed}); set XDG_CACHE_HOME=DIR "
                 f"to use another folder"
             ) from closed
-    images = ImageSet(source.name, source.split, source.classes, *packed)
-    if not len(images):
+    if not len(packed.labels):
         raise DataError(f"{source.name}: split '{source.split}' is empty")
-    return images
+    return ImageSet(source.name, source.split, source.classes, *packed)
 
 
-def build_key(source: ImageSource) -> dict[str, Any]:
-    """Return everything that the pixels depend on; files by a digest of names, sizes and modification times."""
+def build_key(source: ImageSource) -> str:
+    """Return a digest of everything that the pixels depend on: files by name, size and modification time."""
     origin = hashlib.sha256(json.dumps(source.origin(), sort_keys=True).encode()).hexdigest()
-    fields = ("name", "split", "classes", "size")
-    return {"version": VERSION, "origin": origin, **{field: getattr(source, field) for field in fields}}
+    fields = {field: getattr(source, field) for field in ("name", "split", "classes", "size")}
+    key = json.dumps({"version": VERSION, "origin": origin, **fields}, sort_keys=True)
+    return hashlib.sha256(key.encode()).hexdigest()[:20]
 
 
 def read_chunks(source: ImageSource) -> Iterator[ImageChunk]:
@@ -157,27 +155,27 @@ def read_chunks(source: ImageSource) -> Iterator[ImageChunk]:
             yield chunk
     if problems:
         count = "1 file" if len(problems) == 1 else f"{len(problems)} files"
-        more = [f"... and {len(problems) - SHOWN} more"] if len(problems) > SHOWN else []
-        lines = [f"{source.name}, split '{source.split}': {count} cannot be used", *problems[:SHOWN], *more]
-        raise DataError("\n  ".join(lines), problems)
+        heading = f"{source.name}, split '{source.split}': {count} cannot be used"
+        raise DataError(join_problems(heading, problems), problems)
 
 
 # -- packed files ------------------------------------------------------------------------------------------------------
 
 
-SHOWN = 20
 VERSION = 2  # of the conversion from files to pixels; changing it invalidates every packed file
-MAGIC = b"HAMPACK1"
-TAIL = 8 + len(MAGIC)
 LABEL = np.dtype("<i4")
-Packed = tuple[Bytes, Labels, str]  # memory-mapped images n 3 size size, labels n, SHA-256 of both
+TRAILER = 160
 
 
-class PackedFileError(DataError):
-    """A packed file is damaged or contains something else; it can be rebuilt."""
+class PackedFile(NamedTuple):
+    """`images`: n 3 size size, memory-mapped.   `labels`: n.   `digest`: SHA-256 of both"""
+
+    images: Bytes
+    labels: Labels
+    digest: str
 
 
-def write_packed(path: Path, key: dict[str, Any], size: int, chunks: Iterable[ImageChunk]) -> None:
+def write_packed(path: Path, size: int, chunks: Iterable[ImageChunk]) -> None:
     """Write the chunks to a file, flushed to disk; a kill at any moment leaves the old file or the new one."""
     digest, labels = hashlib.sha256(), [np.empty(0, np.int64)]
     with open_atomically(path, durable=True) as file:
@@ -189,45 +187,33 @@ def write_packed(path: Path, key: dict[str, Any], size: int, chunks: Iterable[Im
         content = np.concatenate(labels).astype(LABEL).tobytes()
         file.write(content)
         digest.update(content)
-        count = len(content) // LABEL.itemsize
-        text = json.dumps({"key": key, "count": count, "size": size, "sha256": digest.hexdigest()}).encode()
-        file.write(text + len(text).to_bytes(8, "little") + MAGIC)
+        description = {"count": len(content) // LABEL.itemsize, "size": size, "sha256": digest.hexdigest()}
+        file.write(json.dumps(description).encode().ljust(TRAILER))
 
 
-def read_packed(path: Path, key: dict[str, Any], *, verify: bool = True) -> Packed:
-    """Return the images, or raise PackedFileError with the reason. `verify` reads everything and compares checksums."""
-    content = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
-    length = int.from_bytes(content[-TAIL : -len(MAGIC)].tobytes(), "little")
-    try:
-        description = json.loads(content[-TAIL - length : -TAIL].tobytes())
-        count, size, digest = (description[name] for name in ("count", "size", "sha256"))
-        intact = content[-len(MAGIC) :].tobytes() == MAGIC
-    except (ValueError, KeyError, TypeError):
-        intact = False
-    if not intact:
-        raise PackedFileError(f"{path} is truncated, or not a packed file")
-    if json.dumps(description["key"]) != json.dumps(key):
-        raise PackedFileError(f"{path} holds other images, or was prepared differently")
+def read_packed(path: Path, *, verify: bool = True) -> PackedFile:
+    """Return the images; raise ValueError if the file is damaged. `verify` reads everything and compares checksums."""
+    content = np.memmap(path, np.uint8, "r")
+    description = json.loads(content[-TRAILER:].tobytes())
+    count, size, digest = (description[name] for name in ("count", "size", "sha256"))
     pixels = count * 3 * size * size
     end = pixels + count * LABEL.itemsize
-    if len(content) != end + length + TAIL:
-        raise PackedFileError(f"{path} has the wrong length")
+    if len(content) != end + TRAILER:
+        raise ValueError("wrong length")
     if verify and hashlib.sha256(content[:end].data).hexdigest() != digest:
-        raise PackedFileError(f"{path} has the wrong checksum")
+        raise ValueError("wrong checksum")
     labels = np.frombuffer(content[pixels:end].tobytes(), LABEL).astype(np.int64)
-    return content[:pixels].reshape(count, 3, size, size), labels, digest
+    return PackedFile(content[:pixels].reshape(count, 3, size, size), labels, digest)
 
 
-def _read_cache(
-    path: Path, key: dict[str, Any], verify: bool, note: Callable[[str], object] = lambda text: None
-) -> Packed | None:
-    """Return the packed file, None if it is missing or unusable; a `note` says why."""
-    if not path.exists():
-        return None
+def _read_cache(path: Path, verify: bool, note: Callable[[str], object] = lambda text: None) -> PackedFile | None:
+    """Return the packed file, None if it is missing or damaged; a `note` says why."""
     try:
-        return read_packed(path, key, verify=verify)
-    except PackedFileError as damage:
-        note(f"{damage}: rebuilding it")
+        return read_packed(path, verify=verify)
+    except (FileNotFoundError, NotADirectoryError):  # the second is reported when the file is written
+        return None
+    except (ValueError, KeyError, TypeError) as damage:
+        note(f"{path} is damaged ({damage}): rebuilding it")
         return None
     except OSError as closed:  # a folder of that name, or a file of another user
         raise DataError(

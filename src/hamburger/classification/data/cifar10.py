@@ -47,7 +47,7 @@ class CIFAR10(ImageSource):
     def read(self, index: int) -> ImageChunk:
         path = self.files[index]
         if self.sheet_labels is None:
-            return _read_batch_file(path)
+            return read_batch(path)
         sheet = read_image(path).numpy()
         if sheet.shape != (3, TILES * SIZE, TILES * SIZE):
             raise DataError(f"{path}: a sheet must be {TILES * SIZE} x {TILES * SIZE} pixels (got {sheet.shape[1:]})")
@@ -105,18 +105,6 @@ def _read_sheet_labels(path: Path, sheets: int) -> Labels:
     return np.asarray(labels, np.int64)
 
 
-def _read_batch_file(path: Path) -> ImageChunk:
-    batch = read_batch(path)
-    data, labels = batch.get("data"), batch.get("labels")
-    if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != 3 * SIZE**2:
-        raise DataError(f"{path}: not a CIFAR batch (its data are not n x {3 * SIZE**2} bytes)")
-    if not isinstance(labels, list) or len(labels) != len(data) or not all(isinstance(one, int) for one in labels):
-        raise DataError(f"{path}: not a CIFAR-10 batch (it needs a label for each of its {len(data)} images)")
-    if labels:
-        _check_range(path, min(labels), max(labels))
-    return ImageChunk(data.reshape(-1, 3, SIZE, SIZE), np.array(labels, np.int64))
-
-
 def _check_range(path: Path, lowest: int, highest: int) -> None:
     if lowest < 0 or highest >= len(CLASSES):
         raise DataError(f"{path}: labels must be in 0 ... {len(CLASSES) - 1} (got {lowest} ... {highest})")
@@ -132,53 +120,26 @@ def _read_bytes(path: Path) -> bytes:
 # -- reading a pickle safely -------------------------------------------------------------------------------------------
 #
 # Giving numpy's own types to a pickle is not safe: `ndarray` called with an object dtype and a buffer takes any bytes
-# as addresses. Here numpy's names resolve to small classes of this file, which only ever hold bytes.
+# as addresses. Here all of numpy's names resolve to one class that only keeps the state of the object.
 
 
-ARRAY = "ndarray"  # replaces the type in a pickle; not callable
+class _NumpyObject:
+    state: Any = None
 
+    def __init__(self, *_: object) -> None:
+        """Ignore the arguments: the state has all values."""
 
-class _ByteDtype:
-    """Replaces numpy's dtype in a pickle."""
-
-    def __init__(self, code: bytes | str, *_: object) -> None:
-        if _to_text(code).lstrip("|") != "u1":
-            raise pickle.UnpicklingError(f"it has an array of {_to_text(code)!r}, not of bytes")
-
-    def __setstate__(self, state: object) -> None:
-        """Ignore byte order and alignment, which bytes do not have."""
-
-
-class _ByteArray:
-    """Replaces numpy's array in a pickle: empty, then filled once from the bytes that follow."""
-
-    values: np.ndarray | None = None
-
-    def __init__(self, kind: object, *_: object) -> None:
-        if kind is not ARRAY:
-            raise pickle.UnpicklingError(f"it builds a {kind}")
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        _, shape, dtype, fortran, content = state
-        if not isinstance(dtype, _ByteDtype) or not isinstance(content, bytes):
-            raise pickle.UnpicklingError("its array is not of bytes")
-        self.values = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
-
-
-def _encode(text: str, encoding: str) -> bytes:
-    """Decode bytes as pickle protocol 2 writes them."""
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"it uses the encoding {encoding!r}")
-    return text.encode("latin1")
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
 
 
 # Everything a batch refers to. Python 2 wrote them in 2009, with the names that numpy had then.
 ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): _ByteArray,
-    ("numpy._core.multiarray", "_reconstruct"): _ByteArray,
-    ("numpy", "ndarray"): ARRAY,
-    ("numpy", "dtype"): _ByteDtype,
-    ("_codecs", "encode"): _encode,
+    ("numpy.core.multiarray", "_reconstruct"): _NumpyObject,
+    ("numpy._core.multiarray", "_reconstruct"): _NumpyObject,
+    ("numpy", "ndarray"): _NumpyObject,
+    ("numpy", "dtype"): _NumpyObject,
+    ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # how Python 3 writes bytes in protocol 2
 }
 
 
@@ -189,17 +150,20 @@ class _SafeUnpickler(pickle.Unpickler):
         return ALLOWED[module, name]
 
 
-def read_batch(path: Path) -> dict[str, Any]:
-    """Return the mapping in a batch file, with its keys as text. Executes nothing in the file."""
+def read_batch(path: Path) -> ImageChunk:
+    """Return the images of a batch file. Executes nothing in the file."""
     content = _read_bytes(path)
     try:
         batch = _SafeUnpickler(io.BytesIO(content), encoding="bytes").load()
+        _, (count, length), _, fortran, values = batch[b"data"].state
+        data = np.frombuffer(values, np.uint8).reshape(count, length, order="F" if fortran else "C")
+        labels = batch[b"labels"]
     except Exception as broken:  # a damaged file can make the unpickler raise anything
         raise DataError(f"{path}: not a CIFAR batch ({broken})") from None
-    if not isinstance(batch, dict):
-        raise DataError(f"{path}: not a CIFAR batch (it holds a {type(batch).__name__})")
-    return {_to_text(key): value.values if isinstance(value, _ByteArray) else value for key, value in batch.items()}
-
-
-def _to_text(value: object) -> str:
-    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+    if length != 3 * SIZE**2:
+        raise DataError(f"{path}: not a CIFAR batch (its data are not n x {3 * SIZE**2} bytes)")
+    if not isinstance(labels, list) or len(labels) != count or not all(isinstance(one, int) for one in labels):
+        raise DataError(f"{path}: not a CIFAR-10 batch (it needs a label for each of its {count} images)")
+    if labels:
+        _check_range(path, min(labels), max(labels))
+    return ImageChunk(data.reshape(-1, 3, SIZE, SIZE), np.array(labels, np.int64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import tarfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -223,9 +223,17 @@ class TinyFolders(ClassFolders):
                 f"data.split=val"
             )
         annotations = read_annotations(text, content, [path.name for path in paths])
-        classes = order_classes(text, annotations, self._list_folders(folder.with_name("train")))
+        names = sorted(set(annotations.values()))
+        trained = self._list_folders(folder.with_name("train"))
+        unknown = [name for name in names if trained and name not in trained]
+        if unknown:
+            raise DataError(
+                f"{text}: {len(unknown)} of its {len(names)} classes have no folder in train "
+                f"({', '.join(unknown[:SHOWN])}); use both from one download"
+            )
+        classes = trained or names  # in the order of the training folders, so that numbers agree between splits
         files = [(path, classes.index(annotations[path.name])) for path in paths]
-        return LabelledFiles(classes, sorted(files, key=lambda file: file[1]))
+        return LabelledFiles(tuple(classes), sorted(files, key=lambda file: file[1]))
 
     def _read(self, path: Path) -> bytes | None:
         """Return the content of a file, None if it does not exist."""
@@ -270,24 +278,16 @@ class TinyTar(TinyFolders):
         return ImageChunk(read_square(path, self.size, self._read(path))[None], np.array([label], np.int64))
 
     def origin(self) -> Any:
-        stat = self.root.stat()
-        return (
-            SQUARE,
-            self.root.name,
-            stat.st_size,
-            stat.st_mtime_ns,
-            [(path.name, label) for path, label in self.files],
-        )
+        stat, files = self.root.stat(), [(path.name, label) for path, label in self.files]
+        return SQUARE, self.root.name, stat.st_size, stat.st_mtime_ns, files
 
 
 def list_members(root: Path) -> dict[Path, tuple[int, int]]:
     """Return offset and length of every file in a tar by its path, `root` first; raise if the tar is truncated."""
     members: dict[Path, tuple[int, int]] = {}
-    begun = False
     try:
         with tarfile.open(root, "r:") as archive:
             for member in archive:
-                begun = True
                 if member.isreg():
                     members[root / member.name] = member.offset_data, member.size
             end = archive.offset  # where the next header would be
@@ -295,7 +295,7 @@ def list_members(root: Path) -> dict[Path, tuple[int, int]]:
             file.seek(end)
             mark = file.read(tarfile.BLOCKSIZE)
     except (tarfile.TarError, OSError, EOFError) as broken:
-        if not begun or isinstance(broken, OSError):
+        if not members or isinstance(broken, OSError):
             raise DataError(f"{root}: not a readable tar ({broken}); decompress a compressed one first") from None
         mark = b""
     # tarfile treats the end of the file, and any unreadable header, as the end of the archive; the real end is marked
@@ -308,7 +308,7 @@ def list_members(root: Path) -> dict[Path, tuple[int, int]]:
     return members
 
 
-def read_annotations(path: Path | str, content: bytes, images: Collection[str]) -> dict[str, str]:
+def read_annotations(path: Path, content: bytes, images: Collection[str]) -> dict[str, str]:
     """Return the class of every image by its name; raise a DataError that lists the problems of the file."""
     problems: list[str] = []
     annotations: dict[str, str] = {}
@@ -328,15 +328,3 @@ def read_annotations(path: Path | str, content: bytes, images: Collection[str]) 
             problems,
         )
     return annotations
-
-
-def order_classes(path: Path | str, annotated: dict[str, str], trained: Sequence[str]) -> tuple[str, ...]:
-    """Return the classes in the order of the training folders, so that numbers agree between splits, else sorted."""
-    names = sorted(set(annotated.values()))
-    unknown = [name for name in names if name not in trained] if trained else []
-    if unknown:
-        raise DataError(
-            f"{path}: {len(unknown)} of its {len(names)} classes have no folder in train "
-            f"({', '.join(unknown[:SHOWN])}); use both from one download"
-        )
-    return tuple(trained) or tuple(names)

@@ -41,7 +41,7 @@ from hamburger.segmentation.data.base import (
     list_pairs,
     read_ids,
 )
-from hamburger.training.datasets import Colour, check_root, select_classes, voc_palette
+from hamburger.training.datasets import Colour, check_root, join_problems, select_classes, voc_palette
 from hamburger.training.image_files import Bytes
 from hamburger.training.loader import prefetch
 
@@ -180,7 +180,6 @@ def _find_camvid_pairs(root: Path, split: str) -> list[ImageLabelPair]:
 
 EXPECTED = {"trainaug": 10_582, "val": 1_449, "test": 1_456}
 SBD_PLACES = ("", "dataset", "benchmark_RELEASE/dataset", "SBD", "sbd", "SBD/dataset", "SBD/benchmark_RELEASE/dataset")
-SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -218,7 +217,10 @@ def prepare_voc(
     notes = tuple(f"no {name}.txt: its count was not checked" for name, count in counts.items() if count is None)
     voc, target = tree / "SegmentationClass", tree / "SegmentationClassAug"
     labels = {i: voc / f"{i}.png" if (voc / f"{i}.png").is_file() else source / "cls" / f"{i}.mat" for i in ids}
-    _check_files([*labels.values(), *(tree / "JPEGImages" / f"{i}.jpg" for i in ids)])
+    files = [*labels.values(), *(tree / "JPEGImages" / f"{i}.jpg" for i in ids)]
+    if absent := [f"{path}: missing" for path in files if not path.is_file()]:
+        heading = f"prepare voc: {len(absent)} files are missing; nothing was written"
+        raise DataError(join_problems(heading, absent), absent)
     missing = [i for i in ids if not (target / f"{i}.png").is_file()]
     threads = min(16, os.cpu_count() or 1) if workers is None else workers
     for _ in prefetch(partial(write_label, labels, target), missing, workers=threads, depth=4 * max(1, threads)):
@@ -253,14 +255,6 @@ def _check_counts(counts: Mapping[str, int | None], expected: Mapping[str, int])
             f"written (--any-counts, or expected=None, accepts any number)",
             wrong,
         )
-
-
-def _check_files(paths: Sequence[Path]) -> None:
-    missing = [f"{path}: missing" for path in paths if not path.is_file()]
-    if missing:
-        more = [f"... and {len(missing) - SHOWN} more"] if len(missing) > SHOWN else []
-        lines = [f"prepare voc: {len(missing)} files are missing; nothing was written", *missing[:SHOWN], *more]
-        raise DataError("\n  ".join(lines), missing)
 
 
 def write_label(labels: Mapping[str, Path], target: Path, id: str) -> None:
