@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -212,14 +211,13 @@ def list_pairs(images: Path, labels: Path, list_file: Path, *, required: bool = 
 
 def list_images(folder: Path) -> dict[str, list[Path]]:
     """Return the images of a folder, from stem to paths."""
-    paths: dict[str, list[Path]] = {}
     try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if Path(entry.name).suffix.lower() in SUFFIXES and entry.is_file()]
+        files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file()]
     except OSError:  # a missing folder is reported with each of its images
-        return paths
-    for name in sorted(names, key=lambda name: (SUFFIXES.index(Path(name).suffix.lower()), name)):
-        paths.setdefault(Path(name).stem, []).append(folder / name)
+        return {}
+    paths: dict[str, list[Path]] = {}
+    for path in sorted(files, key=lambda path: (SUFFIXES.index(path.suffix.lower()), path.name)):
+        paths.setdefault(path.stem, []).append(path)
     return paths
 
 
@@ -239,33 +237,23 @@ def read_ids(path: Path, images: ImageIndex | None = None) -> list[str]:
 
 
 def _resolve_line(line: str, images: ImageIndex | None) -> str:
-    for id in _candidate_ids(line) if images is not None else ():
-        if images is not None and images.paths(id):
-            return id
+    word, *rest = line.split()
+    is_file = _strip_suffix(word) != word
+    readings = [line]
+    # flags and label paths are not part of the id; but if `my photo 1` is missing, do not take the image `my`
+    if all(w in ("-1", "0", "1", word) or "/" in w or (is_file and _strip_suffix(w) != w) for w in rest):
+        readings.append(word)
+    for text in readings:
+        for folders in range(word.count("/") + 1):
+            id = _strip_suffix(text.split("/", folders)[-1])
+            if images is not None and not {"", ".", ".."} & set(id.split("/")) and images.paths(id):
+                return id
     # no image matches: return the reading that a person would expect
-    likely = _strip_suffix(line.split()[0] if _has_more(line) else line)
+    likely = _strip_suffix(readings[-1])
     inner, _, name = likely.rpartition("/")
     return likely if images is not None and inner and (images.folder / inner).is_dir() else name
-
-
-def _candidate_ids(line: str) -> Iterator[str]:
-    """Yield the readings of a line: all of it, then its first word; each as is, then without leading folders."""
-    word, *rest = line.split()
-    # if `my photo 1` is missing, do not take the image `my`
-    for text in (line, word) if len(rest) == 1 or _has_more(line) else (line,):
-        for folders in range(word.count("/") + 1):
-            inner = text.split("/", folders)[-1]
-            if not {"", ".", ".."} & set(inner.split("/")):
-                yield _strip_suffix(inner)
 
 
 def _strip_suffix(name: str) -> str:
     stem, dot, suffix = name.rpartition(".")
     return stem if stem and f"{dot}{suffix}".lower() in SUFFIXES else name
-
-
-def _has_more(line: str) -> bool:
-    """Return whether the words after the first are flags or label paths instead of part of the id."""
-    first, *rest = line.split()
-    flags, files = ("-1", "0", "1", first), _strip_suffix(first) != first
-    return bool(rest) and all(word in flags or "/" in word or (files and _strip_suffix(word) != word) for word in rest)

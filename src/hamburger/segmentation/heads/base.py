@@ -102,9 +102,9 @@ class AuxiliaryHead(Head):
 
     [..., b c' h' w', b c h w]   ->   HeadOutputs, with logits b k h w
 
-    A subclass sets `classifier` and computes its input in `decode`. `terms` maps each name in `aux` to its weight and
-    loss. aux_weight=0 removes the FCN head, so that one map is enough. `counts` are options of the subclass that must
-    be whole numbers above zero.
+    The loss is the cross-entropy "ce", plus `aux_weight` times that of the FCN head, "aux"; aux_weight=0 removes the
+    FCN head, so that one map is enough. A subclass sets `classifier`, computes its input in `decode`, and may add to
+    `terms`: name in `aux` -> weight and loss. `counts` are its options that must be whole numbers above zero.
     """
 
     classifier: nn.Module

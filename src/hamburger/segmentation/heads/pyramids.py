@@ -29,9 +29,7 @@ class PSPNet(AuxiliaryHead):
 
         p_s = bilinear(CBR(grid(x, s)))                  b c/4 h w, for each s of `scales`; grid: means over s x s cells
         logits = W dropout(CBR3((x, p_1, p_2, p_3, p_6)))             c + c -> `width` -> k
-
-    Loss: cross-entropy "ce", plus `aux_weight` times that of an FCN head on the second-deepest map, "aux". The weight
-    is 0.4 in the paper and 0.2 in a known port.
+    The weight of the auxiliary loss is 0.4 in the paper and 0.2 in a known port.
     """
 
     def __init__(
@@ -74,8 +72,6 @@ class APCNet(AuxiliaryHead):
 
     The formula of o_s is in `hamburger.contexts.apc`. Here its global vector comes from the reduced map, as in the
     port. `fusion`: whether each scale ends in a CBR.
-
-    Loss: cross-entropy "ce", plus `aux_weight` times that of an FCN head on the second-deepest map, "aux".
     """
 
     def __init__(
@@ -114,8 +110,6 @@ class DMNet(AuxiliaryHead):
 
     The formula of o_k is in `hamburger.contexts.dm`. `fusion` adds a CBR to each size: off in the port's network, on in
     the module that the Hamburger paper measures.
-
-    Loss: cross-entropy "ce", plus `aux_weight` times that of an FCN head on the second-deepest map, "aux".
     """
 
     def __init__(

@@ -1,8 +1,12 @@
-"""SGR (Liang, Hu, Zhang, Lin and Xing, "Symbolic graph reasoning meets convolutions", NeurIPS 2018).
+"""Two heads that reason along a graph. No source was found for their auxiliary losses.
 
-Rebuilt from the paper's equations, as others report them, and one port. Uncertain: biases, norms, the first convolution
-and the auxiliary loss, for which no source was found. The paper's nodes are the concepts of its data sets, with word
-vectors and a knowledge graph. Here they are the classes, with random embeddings and learned edges, unless given.
+- SGR (Liang, Hu, Zhang, Lin and Xing, "Symbolic graph reasoning meets convolutions", NeurIPS 2018): rebuilt from the
+  paper's equations, as others report them, and one port. Uncertain: biases, norms and the first convolution. The
+  paper's nodes are the concepts of its data sets, with word vectors and a knowledge graph. Here they are the classes,
+  with random embeddings and learned edges, unless given.
+- SpyGR (Li, Yang, Zhao, Shen, Lin and Liu, "Spatial pyramid based graph reasoning", CVPR 2020): rebuilt from the
+  paper's equations and unofficial ports. Uncertain: the norm after the graph convolution, how the map is downsampled,
+  the number of scales, and the layers between pyramid and classifier.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.sgr import SGR, Adjacency, Mapping
+from hamburger.contexts.spygr import SpyGR
 from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
 
 
@@ -25,8 +30,6 @@ class SGRNet(AuxiliaryHead):
     `nodes` is the number of symbols, by default the rows of `embeddings` or `adjacency` if given, else `num_classes`.
     `mapping`, `embeddings`, `adjacency` and `seed` are options of the unit, `hamburger.contexts.sgr`. Its default is
     not the published mapping, which sends every pixel the same vector.
-
-    Loss: cross-entropy "ce"; `aux_weight` adds an FCN head on the second-deepest map, "aux".
     """
 
     def __init__(
@@ -50,6 +53,37 @@ class SGRNet(AuxiliaryHead):
         self.reason = nn.Sequential(
             conv_norm_relu(self.channels[-1], width, 3),
             SGR(width, nodes=nodes, mapping=mapping, embeddings=embeddings, adjacency=adjacency, seed=seed),
+        )
+        self.classifier = PixelClassifier(width, num_classes, dropout=dropout)
+
+    def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.reason(x), {}
+
+
+@heads.register("spygr")
+class SpyGRNet(AuxiliaryHead):
+    """Graph reasoning on a pyramid of the reduced map.   [..., b c h w]   ->   logits b k h w
+
+        logits = W dropout(SpyGR(CBR3(x)))               c -> `width` -> k
+
+    `embedding` and `scales` are options of the unit, `hamburger.contexts.spygr`.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        num_classes: int,
+        *,
+        width: int = 512,
+        embedding: int = 64,
+        scales: int = 3,
+        dropout: float = 0.1,
+        aux_weight: float = 0.0,
+        aux_width: int = 256,
+    ) -> None:
+        super().__init__(channels, num_classes, dropout, aux_weight, aux_width, width=width)
+        self.reason = nn.Sequential(
+            conv_norm_relu(self.channels[-1], width, 3), SpyGR(width, embedding=embedding, scales=scales)
         )
         self.classifier = PixelClassifier(width, num_classes, dropout=dropout)
 
