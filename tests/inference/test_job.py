@@ -16,7 +16,6 @@ from hamburger.segmentation.predict import (
     SegmentationPredictor,
     draw_overlay_jpeg,
     encode_label_png,
-    find_layout,
     measure_class_shares,
 )
 from hamburger.training.datasets import UNLABELLED, full_palette
@@ -92,7 +91,7 @@ def test_voc_layout_uses_voc_ids(photos, tmp_path):
     with pytest.raises(OptionError, match="unicorn"):
         run(photos, tmp_path / "out", "voc", classes=("background", "unicorn", "cat", "dog"))
     with pytest.raises(OptionError, match="unknown layout"):
-        find_layout("cityscapes", CLASSES)
+        run(photos, tmp_path / "out", "cityscapes")
 
 
 def test_voc_layout_raises_on_equal_ids(photos, tmp_path):

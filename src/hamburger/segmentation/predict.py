@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -81,7 +82,9 @@ class Predictor:
         label = torch.empty(height, width, dtype=torch.uint8)
         for rows, columns in self._split(height, width):
             tile = image[:, rows.begin : rows.end, columns.begin : columns.end]
-            tile_label = self._predict_tile(tile)[rows.first - rows.begin :, columns.first - columns.begin :]
+            x = normalise(tile.to(self.device), self.info.mean, self.info.std)[None]
+            tile_label = predict_labels(self.net, x, self.protocol)[0].to("cpu", torch.uint8)
+            tile_label = tile_label[rows.first - rows.begin :, columns.first - columns.begin :]
             target = label[rows.first : rows.last, columns.first : columns.last]
             target.copy_(tile_label[: target.shape[0], : target.shape[1]])
         return label
@@ -90,42 +93,14 @@ class Predictor:
         largest = max(1.0, *self.protocol.scales)
         return split_image(height, width, max(64 * 64, int(self.max_pixels / largest**2)))
 
-    def _predict_tile(self, image: Tensor) -> Tensor:
-        """3 h w uint8   ->   h w uint8"""
-        x = normalise(image.to(self.device), self.info.mean, self.info.std)[None]
-        return predict_labels(self.net, x, self.protocol)[0].to("cpu", torch.uint8)
-
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-VOC_FOLDER = Path("results/VOC2012/Segmentation/comp6_test_cls")
-
-
-class OutputLayout(NamedTuple):
-    """The paths of an image's output files by kind, and the label value of each class."""
-
-    files: dict[str, Callable[[str], Path]]
-    values: list[int] | None = None  # by class; None: the index of the class
-    by_id: bool = False  # file names are the stems of the images, which must then differ
-
-
-def find_layout(name: str, classes: Sequence[str]) -> OutputLayout:
-    if name == "plain":
-        return OutputLayout({"label": lambda id: Path(f"{id}.png"), "overlay": lambda id: Path(f"{id}_overlay.jpg")})
-    if name != "voc":
-        raise OptionError(f"predict: unknown layout {name!r}; use one of plain, voc")
-    unknown = [name for name in classes if name not in VOC_CLASSES]
-    if unknown:
-        raise OptionError(
-            f"predict: the voc layout needs PASCAL VOC's classes (got weights with {', '.join(unknown[:5])}); "
-            f"use --layout plain"
-        )
-    return OutputLayout(
-        {"label": lambda id: VOC_FOLDER / f"{id}.png", "overlay": lambda id: Path("overlays") / f"{id}.jpg"},
-        [VOC_CLASSES.index(name) for name in classes],
-        by_id=True,
-    )
+LAYOUTS = {  # where the output files of an image go
+    "plain": {"label": "{}.png", "overlay": "{}_overlay.jpg"},
+    "voc": {"label": "results/VOC2012/Segmentation/comp6_test_cls/{}.png", "overlay": "overlays/{}.jpg"},
+}
 
 
 class SegmentationPredictor(FilePredictor):
@@ -153,9 +128,18 @@ class SegmentationPredictor(FilePredictor):
     ) -> None:
         self.predictor = Predictor(net, info, device, scales=scales, flip=flip, window=window, max_pixels=max_pixels)
         super().__init__(net, info, self.predictor.device)
-        files, self.values, self.by_id = find_layout(layout, info.classes)
+        if layout not in LAYOUTS:
+            raise OptionError(f"predict: unknown layout {layout!r}; use one of {', '.join(LAYOUTS)}")
+        self.by_id = layout == "voc"
+        unknown = [name for name in info.classes if self.by_id and name not in VOC_CLASSES]
+        if unknown:
+            raise OptionError(
+                f"predict: the voc layout needs PASCAL VOC's classes (got weights with {', '.join(unknown[:5])}); "
+                f"use --layout plain"
+            )
         self.overlay = layout == "plain" if overlay is None else overlay
-        self.files = {kind: name for kind, name in files.items() if kind == "label" or self.overlay}
+        kinds = ("label", "overlay") if self.overlay else ("label",)
+        self.files = {kind: partial(_fill_in, LAYOUTS[layout][kind]) for kind in kinds}
         self.palette = full_palette(info.palette, len(info.classes))
 
     def __call__(self, *paths: Path) -> FilePrediction:
@@ -173,9 +157,9 @@ class SegmentationPredictor(FilePredictor):
         return FilePrediction(row if self.overlay else {"overlay": None, **row}, (f"{width} x {height}", words), files)
 
     def _label_png(self, label: Tensor) -> bytes:
-        if self.values is None:
+        if not self.by_id:
             return encode_label_png(label, self.palette)
-        values = torch.tensor(self.values, dtype=torch.uint8)
+        values = torch.tensor([VOC_CLASSES.index(name) for name in self.info.classes], dtype=torch.uint8)
         return encode_label_png(values[label.int()], full_palette((), 0))  # VOC's class ids in VOC's colours
 
     def settings(self) -> dict[str, Any]:
@@ -185,6 +169,10 @@ class SegmentationPredictor(FilePredictor):
         tiled = sum(row["tiles"] > 1 for row in rows)
         if tiled:
             yield f"{tiled} images were split into tiles, which limits context to the tile (see --max-pixels)"
+
+
+def _fill_in(pattern: str, id: str) -> Path:
+    return Path(pattern.format(id))
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------------
@@ -206,9 +194,11 @@ def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], pale
 
     Small images are enlarged by a whole factor and very large ones reduced, for viewing.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
-    picture = _resize_for_viewing(Image.fromarray(_blend(image, label, palette).numpy()))
+    picture = Image.fromarray(_blend(image, label, palette).numpy())
+    picture = ImageOps.scale(picture, max(1, -(-SMALLEST // max(picture.size))), Image.Resampling.NEAREST)
+    picture.thumbnail((LARGEST, LARGEST), Image.Resampling.BILINEAR)
     shares = sorted(measure_class_shares(label, classes).items(), key=lambda item: -item[1])
     words = {name: f"{name}  {share:.1%}" if share >= 0.001 else f"{name}  <0.1%" for name, share in shares}
     legend = _draw_legend([(palette[classes.index(name)], text) for name, text in words.items()], picture.width)
@@ -225,19 +215,6 @@ def _blend(image: Tensor, label: Tensor, palette: Sequence[Colour]) -> Tensor:
     colours = torch.tensor(palette, dtype=torch.float32)
     bands = zip(image.movedim(0, -1).split(256), label.split(256), strict=True)
     return torch.cat([((1 - OPACITY) * i + OPACITY * colours[j.long()]).round().to(torch.uint8) for i, j in bands])
-
-
-def _resize_for_viewing(picture: Image.Image) -> Image.Image:
-    from PIL import Image
-
-    longer = max(picture.size)
-    if longer < SMALLEST:
-        factor = -(-SMALLEST // longer)
-        return picture.resize((picture.width * factor, picture.height * factor), Image.Resampling.NEAREST)
-    if longer > LARGEST:
-        width, height = (max(1, side * LARGEST // longer) for side in picture.size)
-        return picture.resize((width, height), Image.Resampling.BILINEAR)
-    return picture
 
 
 def _draw_legend(entries: Sequence[tuple[Colour, str]], width: int) -> Image.Image:
