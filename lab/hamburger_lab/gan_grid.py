@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from hamburger.classification.data.base import load_images, open_source
-from hamburger.cli.compare import grid_progress
-from hamburger.cli.output import image_progress, print_note, warnings_as_notes
+from hamburger.cli.output import grid_progress, image_progress, print_note, warnings_as_notes
 from hamburger.contexts import list_contexts
 from hamburger.errors import InputError, OptionError, UnknownNameError, did_you_mean
 from hamburger.files import check_writable, read_json_lines, write_atomically, write_json_lines

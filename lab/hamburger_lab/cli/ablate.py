@@ -35,8 +35,7 @@ def ablate(
     """Train and evaluate every cell with every seed; skip finished runs and resume interrupted ones."""
     from rich.console import Console
 
-    from hamburger.cli.compare import grid_progress
-    from hamburger.cli.output import parse_ints, parse_names
+    from hamburger.cli.output import grid_progress, parse_ints, parse_names
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
     from hamburger.tasks.sweep import run_grid

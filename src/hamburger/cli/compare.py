@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hamburger.cli.output import Device, Jobs, Seeds, parse_ints, parse_names
+from hamburger.cli.output import DataFolder, Device, Jobs, Seeds, Settings, grid_progress, parse_ints, parse_names
 from hamburger.files import write_json_lines
 from hamburger.tasks.sweep import Cell, GridError, cells, finished, rows, run_grid, variants
 
@@ -28,10 +27,8 @@ def compare(
         typer.Option(help="comma-separated; also baseline (or none), breads (no ham), sa-flash and sa-materialised"),
     ] = "baseline,nmf",
     seeds: Seeds = "0,1,2",
-    data: Annotated[Path | None, typer.Option(help="the data folder")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="override a field, such as steps=500; may be repeated")
-    ] = None,
+    data: DataFolder = None,
+    settings: Settings = None,
     jobs: Jobs = 1,
     json: Annotated[Path | None, typer.Option(help="write the rows to this file, one JSON object per line")] = None,
     report: Annotated[bool, typer.Option(help="write report.html")] = True,
@@ -41,9 +38,8 @@ def compare(
 
     if json is not None:
         check_writable(json)
-    grid: list[Cell] = cells(
-        recipe, variants(parse_names(contexts)), parse_ints(seeds, "compare", "seeds"), settings or ()
-    )
+    seed_list = parse_ints(seeds, "compare", "seeds")
+    grid = cells(recipe, variants(parse_names(contexts)), seed_list, settings or ())
     run_and_show_grid(grid, out, data=data, jobs=jobs, report=report, json=json)
 
 
@@ -56,17 +52,13 @@ def demo(
     jobs: Jobs = 2,
 ) -> None:
     """Train HamNet, its baseline and a rival on generated scenes; print a table and write a report."""
-    from hamburger.errors import HamburgerError, check_choice
+    from hamburger.errors import check_choice
 
     check_choice("demo", "recipe", recipe, DEMO_RECIPES)
     settings = [] if steps is None else [f"steps={steps}"]
     seed_list = parse_ints(seeds, "demo", "seeds")
-    try:
-        run_and_show_grid(cells(recipe, variants(parse_names(contexts)), seed_list, settings), out, jobs=jobs)
-    except HamburgerError as error:  # the user called demo, not compare
-        if not str(error).startswith("compare: "):
-            raise
-        raise type(error)(f"demo: {str(error).removeprefix('compare: ')}") from error
+    grid = cells(recipe, variants(parse_names(contexts), call="demo"), seed_list, settings, call="demo")
+    run_and_show_grid(grid, out, jobs=jobs, call="demo")
 
 
 def report(
@@ -90,6 +82,7 @@ def run_and_show_grid(
     jobs: int = 1,
     report: bool = True,
     json: Path | None = None,
+    call: str = "compare",
 ) -> None:
     """Run the grid with a progress bar, print a table, write a report.
 
@@ -104,7 +97,7 @@ def run_and_show_grid(
     failure = None
     with grid_progress(len(grid)) as progress:
         try:
-            run_grid(grid, out, data=data, jobs=jobs, progress=progress, done=lambda _: save_rows())
+            run_grid(grid, out, data=data, jobs=jobs, progress=progress, done=lambda _: save_rows(), call=call)
         except GridError as failed:  # show the finished runs first
             failure = failed
     save_rows()
@@ -118,23 +111,6 @@ def run_and_show_grid(
         typer.echo(f"wrote {page}")
     if failure is not None:
         raise failure
-
-
-@contextmanager
-def grid_progress(runs: int) -> Iterator[Callable[[int, dict[str, int]], object]]:
-    """A progress bar: finished runs, and the step of each running one."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=runs)
-
-        def progress(done: int, steps: dict[str, int]) -> None:
-            running = ", ".join(f"{name} step {step}" for name, step in steps.items())
-            bar.update(task, completed=done, description=running or "runs")
-
-        yield progress
 
 
 def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:

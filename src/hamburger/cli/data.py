@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hamburger.cli.output import parse_options
+from hamburger.cli.output import DataFolder, parse_options, progress_bar
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.progress import Progress
 
 CheckedSplit = tuple[Any, "list[RenderableType]", list[str]]  # data set, what to print, problems
 
@@ -35,7 +32,7 @@ def prepare_group() -> None:
 @app.command()
 def check(
     name: Annotated[str, typer.Argument(help="a name from `ham list datasets`, detection-sets or stereo-sets")],
-    data: Annotated[Path | None, typer.Option(help="data folder; generated sets need none")] = None,
+    data: DataFolder = None,
     split: Annotated[str, typer.Option(help="comma-separated splits")] = "train,val",
     option: Annotated[
         list[str] | None,
@@ -76,9 +73,8 @@ def _check_images(name: str, split: str, data: Path | None, options: dict[str, A
     from hamburger.segmentation.data.checks import build_class_table, format_heading, inspect_dataset
 
     images = create_dataset(name, split, data, **options)
-    with _progress() as progress:
-        task = progress.add_task(f"reading {split}", total=len(images))
-        findings = inspect_dataset(images, cache=cache, after=lambda: progress.advance(task))
+    with progress_bar(f"reading {split}", len(images)) as update:
+        findings = inspect_dataset(images, cache=cache, after=lambda: update(advance=1))
     return images, [format_heading(images, findings), build_class_table(images, findings)], findings.problems
 
 
@@ -104,17 +100,6 @@ def _check_pairs(name: str, split: str, data: Path | None, options: dict[str, An
     return pairs, [f"{heading}, {known}"], findings.problems
 
 
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A progress bar on a terminal, nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    errors = Console(stderr=True)
-    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
-        yield progress
-
-
 @prepare.command("voc")
 def prepare_voc(
     root: Annotated[Path, typer.Option(help="VOC 2012: VOCdevkit/VOC2012 or a folder above it")],
@@ -129,14 +114,9 @@ def prepare_voc(
     from hamburger.segmentation.data.published import EXPECTED
     from hamburger.segmentation.data.published import prepare_voc as build
 
-    with _progress() as progress:
-        task = progress.add_task("writing labels", total=None)
-        done = build(
-            root,
-            sbd,
-            expected=None if any_counts else EXPECTED,
-            after=lambda total: progress.update(task, total=total, advance=1),
-        )
+    expected = None if any_counts else EXPECTED
+    with progress_bar("writing labels") as update:
+        done = build(root, sbd, expected=expected, after=lambda total: update(total=total, advance=1))
     counts = ", ".join(f"{name} {count:,}" for name, count in done.counts.items() if count is not None)
     typer.echo(f"{done.tree}: {counts}")
     typer.echo(f"labels: {done.from_voc:,} of VOC, {done.from_sbd:,} of SBD; {done.already:,} existed already")

@@ -11,16 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hamburger.cli.output import Device, Flip, WeightsPath, Window, parse_floats, parse_ints, parse_options
+from hamburger.cli.output import DataFolder, Device, Flip, WeightsPath, Window, parse_floats, parse_ints
 from hamburger.errors import OptionError, check_count
 
 if TYPE_CHECKING:
-    import torch
     from rich.table import Table
 
-    from hamburger.checkpoints.weights_file import Info
-    from hamburger.inspect.evaluation import Measurements
-    from hamburger.segmentation.data import SegmentationSet
     from hamburger.training.task import Task
 
 Numbers = tuple[int | None, ...]  # None: as trained
@@ -28,7 +24,7 @@ Numbers = tuple[int | None, ...]  # None: as trained
 
 def evaluate(
     weights: WeightsPath,
-    data: Annotated[Path | None, typer.Option(help="data folder; generated data sets need none")] = None,
+    data: DataFolder = None,
     split: Annotated[str, typer.Option(help="split of the data set")] = "val",
     dataset: Annotated[str | None, typer.Option(help="a name from `ham list datasets`; default: as trained")] = None,
     option: Annotated[
@@ -54,11 +50,11 @@ def evaluate(
 ) -> None:
     """Evaluate weights on a split: the scores of their task, such as mIoU, overall and per class."""
     from rich.console import Console
-    from rich.progress import Progress
 
+    from hamburger.cli.output import parse_options, progress_bar
     from hamburger.environment import describe_environment
     from hamburger.files import check_writable, write_atomically
-    from hamburger.inspect.evaluation import solver_variants
+    from hamburger.inspect.evaluation import measure_split, solver_variants
     from hamburger.tasks import task_of_weights
     from hamburger.tasks.load import find_weights
     from hamburger.training.accelerator import pick_device
@@ -85,23 +81,14 @@ def evaluate(
         raise OptionError(f"eval: {path} does not name the data set it was trained on; name one with --dataset")
     name = task.dataset_for(name, data)
     split = about.get("val_split", split) if split == "val" else split  # "val" means the split the run was validated on
-    options = about.get("data_options", {}) if name == about.get("data") else {}
+    trained = about.get("data_options", {}) if name == about.get("data") else {}
     chosen = parse_options(option)
-    images = task.split(info, name, split, data, options | chosen)
+    images = task.split(info, name, split, data, trained | chosen)
     task.fits("eval", info, images)
     start = time.perf_counter()
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        bar_task = bar.add_task("evaluating", total=len(images))
-        evaluations = task.evaluate_variants(
-            net,
-            images,
-            info,
-            variants,
-            device=on,
-            protocol=protocol,
-            progress=lambda done, total: bar.update(bar_task, completed=done),
-        )
-    results = [asdict(scores) for scores in evaluations]
+    with progress_bar("evaluating", len(images)) as update:
+        options = {"device": on, "protocol": protocol, "progress": lambda done, total: update(completed=done)}
+        results = [asdict(scores) for scores in task.evaluate_variants(net, images, info, variants, **options)]
     console = Console()
     step = f" of step {about['step']}" if "step" in about else ""
     for (ham_steps, seed), scores in zip(product(step_counts, seeds), results, strict=True):
@@ -111,7 +98,7 @@ def evaluate(
             console.print(member_table(task, scores, f"{name} {split}, {scores['images']} images, {used}"))
         line = ", ".join(score.spoken(value) for score, value in task.present_scores(scores))
         console.print(f"{line} ({used}; {path}{step})", highlight=False, soft_wrap=True, markup=False)
-    measured: Measurements = _measure_context(net, images, info, on, inside) if inside else {}
+    measured = measure_split(net, images, info, inside, device=on) if inside else {}
     for key, value in measured.items():
         if isinstance(value, float):
             console.print(f"{key} {value:.4g}", highlight=False)
@@ -148,14 +135,3 @@ def member_table(task: Task[Any], scores: dict[str, Any], title: str) -> Table:
     for each, value in scores[task.member_score.name].items():
         table.add_row(each, "absent" if value is None else task.member_score.shown(value))
     return table
-
-
-def _measure_context(net: Any, images: SegmentationSet, info: Info, device: torch.device, count: int) -> Measurements:
-    from hamburger.inspect.evaluation import CONTEXT, measure_context
-    from hamburger.training.image_files import normalise
-
-    if getattr(net.head, "context", None) is None:
-        raise OptionError(f"eval: --inside needs the layer '{CONTEXT}', which this network does not have; leave it out")
-    samples = (images[index] for index in range(min(count, len(images))))
-    batches = ((normalise(x.to(device), info.mean, info.std)[None], y.long()[None].to(device)) for x, y in samples)
-    return measure_context(net, batches)

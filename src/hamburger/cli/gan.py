@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from hamburger.cli.output import DataFolder, Device, Devices, Nodes, Resume, RunFolder, Seed, Settings
+
 app = typer.Typer(help="Generate images with HamGAN, SNGAN, SAGAN and YLG.", no_args_is_help=True)
 
 Extractor = Annotated[
@@ -18,6 +20,8 @@ Weights = Annotated[Path | None, typer.Option(help="the extractor's weights")]
 Size = Annotated[int | None, typer.Option(help="input size of the extractor in pixels; default: its own")]
 Samples = Annotated[int, typer.Option(help="images to generate")]
 Choice = Annotated[int, typer.Option(help="images of each set for kernel distance, precision and recall")]
+Truncation = Annotated[float | None, typer.Option(help="largest absolute value in a latent; default: no limit")]
+TrainedRun = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or its generator.safetensors")]
 
 
 @app.callback()
@@ -28,18 +32,14 @@ def gan() -> None:
 @app.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="a name of `ham list gan-recipes`, or a recipe.json")],
-    run: Annotated[Path, typer.Option(help="the run folder; it must not hold another run")],
-    data: Annotated[Path | None, typer.Option(help="the data folder; not needed for built-in data")] = None,
-    seed: Annotated[int | None, typer.Option(help="seed instead of the recipe's")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="override a field, such as model.context=sagan; may be repeated")
-    ] = None,
-    devices: Annotated[int, typer.Option(help="processes on this machine, one per GPU")] = 1,
-    nodes: Annotated[int, typer.Option(help="machines; start the command on each, or use torchrun")] = 1,
-    accelerator: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="continue from the last checkpoint in the run folder")
-    ] = False,
+    run: RunFolder,
+    data: DataFolder = None,
+    seed: Seed = None,
+    settings: Settings = None,
+    devices: Devices = 1,
+    nodes: Nodes = 1,
+    accelerator: Device = "auto",
+    resume: Resume = False,
 ) -> None:
     """Train a generator and its discriminator; continue an interrupted run with --resume."""
     from hamburger.cli.train import run_with_display
@@ -72,7 +72,7 @@ def train(
 
 @app.command()
 def sample(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or its generator.safetensors")],
+    run: TrainedRun,
     out: Annotated[Path, typer.Option(help="folder for the images")],
     count: Annotated[int, typer.Option(help="number of single images, also in one grid")] = 64,
     rows: Annotated[int, typer.Option(help="images of each class in classes.png")] = 8,
@@ -81,18 +81,13 @@ def sample(
     classes: Annotated[
         str, typer.Option(help="class names or indices, comma-separated; default: all, 20 of them in classes.png")
     ] = "",
-    truncation: Annotated[
-        float | None, typer.Option(help="largest absolute value in a latent; default: no limit")
-    ] = None,
+    truncation: Truncation = None,
     seed: Annotated[int, typer.Option(help="the same seed gives the same images")] = 0,
     batch: Annotated[int, typer.Option(help="batch size; does not change the images")] = 64,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Write images of a trained generator: single images, a grid, a row per class, interpolations."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from hamburger.cli.output import parse_names, print_note
+    from hamburger.cli.output import parse_names, print_note, progress_bar
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
     from hamburger.generation.predict import SUMMARY, SampleRequest, count_images, select_row_classes, write_samples
@@ -107,10 +102,9 @@ def sample(
         raise OptionError(f"gan sample: --out {out} is a file; give a folder")
     check_writable(out / SUMMARY)
     about = {"weights": str(path), **{key: info.extra.get(key) for key in ("recipe", "step")}}
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("generating", total=total)
+    with progress_bar("generating", total) as update:
         written = write_samples(
-            generator.to(on), info.classes, out, request, after=lambda: bar.advance(task), about=about
+            generator.to(on), info.classes, out, request, after=lambda: update(advance=1), about=about
         )
     if rows and not request.classes and len(shown) < len(info.classes):
         print_note(f"classes.png has the first {len(shown)} of {len(info.classes)} classes; --classes selects others")
@@ -119,8 +113,8 @@ def sample(
 
 @app.command()
 def fid(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or its generator.safetensors")],
-    data: Annotated[Path | None, typer.Option(help="folder of the real images; not needed for built-in data")] = None,
+    run: TrainedRun,
+    data: DataFolder = None,
     extractor: Extractor = "inception",
     weights: Weights = None,
     samples: Samples = 50_000,
@@ -134,13 +128,11 @@ def fid(
     other_weights: Annotated[
         bool, typer.Option("--other-weights", help="allow other weights of inception; the result is not called FID")
     ] = False,
-    truncation: Annotated[
-        float | None, typer.Option(help="largest absolute value in a latent; default: no limit")
-    ] = None,
+    truncation: Truncation = None,
     seed: Annotated[int, typer.Option(help="seed of the generated images")] = 0,
     batch: Annotated[int, typer.Option(help="batch size")] = 256,
     cache: Annotated[Path | None, typer.Option(help="folder of cached statistics of real images")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    device: Device = "auto",
     json: Annotated[Path | None, typer.Option(help="write the result to this file as a JSON object")] = None,
 ) -> None:
     """Print Frechet distance, kernel distance, precision and recall, labelled with their feature extractor."""
@@ -197,12 +189,9 @@ def fid(
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder of `ham gan train`")],
     out: Annotated[Path | None, typer.Option(help="the file to write; default: report.html in the run folder")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Write a page about a run: curves, samples over time, atoms of the ham on generated images."""
-    from rich.console import Console
-
     from hamburger.report.gan_page import write_gan_report
 
-    page = write_gan_report(run, out or run / "report.html", device=device)
-    Console().print(f"wrote {page}", soft_wrap=True, highlight=False)
+    typer.echo(f"wrote {write_gan_report(run, out or run / 'report.html', device=device)}")

@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,15 @@ Flip = Annotated[bool, typer.Option("--flip", help="average with the mirrored im
 Window = Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")]
 Seeds = Annotated[str, typer.Option(help="comma-separated")]
 Jobs = Annotated[int, typer.Option(help="number of runs at the same time")]
+RunFolder = Annotated[Path, typer.Option(help="run folder; must not contain another run")]
+DataFolder = Annotated[Path | None, typer.Option(help="data folder; generated data sets need none")]
+Seed = Annotated[int | None, typer.Option(help="replaces the recipe's seed")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="override a field, such as steps=500; may be repeated")
+]
+Devices = Annotated[int, typer.Option(help="processes on this machine, one per GPU")]
+Nodes = Annotated[int, typer.Option(help="number of machines; start the command on each, or use torchrun")]
+Resume = Annotated[bool, typer.Option("--resume", help="resume from the last checkpoint in the run folder")]
 
 
 def parse_names(text: str) -> tuple[str, ...]:
@@ -57,20 +67,31 @@ def parse_options(texts: Sequence[str] | None) -> dict[str, Any]:
 
 
 @contextmanager
+def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """A progress bar; yields a function that takes `advance`, `completed`, `total` and `description`."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    errors = Console(stderr=True)
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        yield partial(bar.update, bar.add_task(what, total=total))
+
+
+@contextmanager
 def image_progress() -> Iterator[Callable[[str, int], object]]:
     """A progress bar; yields `advance(what, count)`."""
-    from rich.console import Console
-    from rich.progress import Progress, TaskID
+    with progress_bar("starting") as update:
+        yield lambda what, count: update(description=what, advance=count)
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
 
-        def advance(what: str, count: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=None)
-            bar.advance(tasks[what], count)
-
-        yield advance
+@contextmanager
+def grid_progress(runs: int) -> Iterator[Callable[[int, dict[str, int]], object]]:
+    """A progress bar: finished runs, and the step of each running one."""
+    with progress_bar("starting", runs) as update:
+        yield lambda done, steps: update(
+            completed=done, description=", ".join(f"{name} step {step}" for name, step in steps.items()) or "runs"
+        )
 
 
 def print_note(text: str) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hamburger.cli.output import Device, Flip, WeightsPath, Window, parse_floats
+from hamburger.cli.output import Device, Flip, WeightsPath, Window, parse_floats, progress_bar
 
 
 def predict(
@@ -36,7 +36,6 @@ def predict(
 ) -> None:
     """Predict labels, classes or objects of images, or disparities of LEFT RIGHT pairs."""
     from rich.console import Console
-    from rich.progress import Progress
 
     from hamburger.errors import OptionError
     from hamburger.inference import predict_files
@@ -53,8 +52,8 @@ def predict(
     if predictor is None:
         raise OptionError(f"predict: the task '{task.name}' of {path} does not predict on image files; use `ham eval`")
     options: dict[str, Any] = {"flip": flip or None, "window": window, "max_pixels": max_pixels, "score": score}
-    options |= {"scales": None if scales is None else parse_floats(scales, "predict"), "overlay": overlay}
-    options |= {"layout": None if layout == "plain" else layout}
+    options |= {"overlay": overlay, "layout": None if layout == "plain" else layout}
+    options["scales"] = None if scales is None else parse_floats(scales, "predict")
     given = {name: value for name, value in options.items() if value is not None}
     for name in given.keys() - options_of(predictor):
         flag = name.replace("_", "-")
@@ -63,10 +62,9 @@ def predict(
     file_predictor = predictor(net, info, on, **given)
     find = find_pairs if file_predictor.pairs else predict_files.find_images
     inputs = find(images, recursive=recursive, outside=out)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        row = bar.add_task("predicting", total=len(inputs.photos))
+    with progress_bar("predicting", len(inputs.photos)) as update:
         summary = predict_files.predict_folder(
-            file_predictor, inputs, out, after=lambda image: bar.update(row, advance=1, description=image.name[-40:])
+            file_predictor, inputs, out, after=lambda image: update(advance=1, description=image.name[-40:])
         )
     console = Console()
     if summary.done:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hamburger.cli.output import DataFolder, Device, Devices, Nodes, Resume, RunFolder, Seed, Settings
 from hamburger.training.metrics_log import Event, Note, RunStarted, SamplesDrawn, ScoresEvaluated, StepLogged
 
 if TYPE_CHECKING:
@@ -21,16 +21,14 @@ if TYPE_CHECKING:
 
 def train(
     recipe: Annotated[str, typer.Argument(help="a name from `ham list recipes`, or a recipe.json")],
-    run: Annotated[Path, typer.Option(help="run folder; must not contain another run")],
-    data: Annotated[Path | None, typer.Option(help="data folder; generated data sets need none")] = None,
-    seed: Annotated[int | None, typer.Option(help="replaces the recipe's seed")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="override a field, such as optim.lr=0.01; may be repeated")
-    ] = None,
-    devices: Annotated[int, typer.Option(help="processes on this machine, one per GPU")] = 1,
-    nodes: Annotated[int, typer.Option(help="number of machines; start the command on each, or use torchrun")] = 1,
-    accelerator: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="resume from the last checkpoint in the run folder")] = False,
+    run: RunFolder,
+    data: DataFolder = None,
+    seed: Seed = None,
+    settings: Settings = None,
+    devices: Devices = 1,
+    nodes: Nodes = 1,
+    accelerator: Device = "auto",
+    resume: Resume = False,
     light: Annotated[bool, typer.Option("--light", help="delete the checkpoint when the run finishes")] = False,
 ) -> None:
     """Train a network for the task of its recipe; an interrupted run continues with --resume."""
@@ -116,18 +114,19 @@ class TrainingDisplay:
             self.bar.stop()
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, RunStarted):
-            self._start(event)
-        elif isinstance(event, Note):
-            self._print(event.text)
-        elif isinstance(event, StepLogged):
-            self._show_step(event)
-        elif isinstance(event, SamplesDrawn):
-            self._print(f"step {event.step}: wrote {event.path}")
-        elif isinstance(event, ScoresEvaluated):
-            scores = [score.spoken(value) for score, value in event.scores]
-            self.score = f", {scores[0]}"
-            self._print(f"step {event.step}: {', '.join(scores)}{', the best so far' if event.best else ''}")
+        match event:
+            case RunStarted():
+                self._start(event)
+            case StepLogged():
+                self._show_step(event)
+            case Note(text):
+                self._print(text)
+            case SamplesDrawn(step, path):
+                self._print(f"step {step}: wrote {path}")
+            case ScoresEvaluated():
+                scores = [score.spoken(value) for score, value in event.scores]
+                self.score = f", {scores[0]}"
+                self._print(f"step {event.step}: {', '.join(scores)}{', the best so far' if event.best else ''}")
 
     def _start(self, started: RunStarted) -> None:
         self.steps = started.steps

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hamburger.checkpoints.weights_file import Info
 from hamburger.errors import InputError, OptionError, check_count, check_seed
 from hamburger.hams import as_gradient
 from hamburger.hams.decompose import run
@@ -30,6 +31,7 @@ from hamburger.inspect.activations import (
 )
 from hamburger.inspect.solves import fold_heads, list_ham_layers, output_gradient, prepare_solve
 from hamburger.layers.ham import Dictionary, HamLayer
+from hamburger.training.image_files import normalise
 
 CONTEXT = "head.context"
 SILENT = 0.01  # a channel is silent below this fraction of the mean channel's RMS
@@ -92,6 +94,15 @@ def measure_context(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *,
         raise InputError("measure_context: no images; give at least one batch")
     means = {key: torch.stack(values).mean(0).tolist() for key, values in values_of.items()}
     return {key: [round(x, 6) for x in mean] if isinstance(mean, list) else mean for key, mean in means.items()}
+
+
+def measure_split(net: Any, images: Any, info: Info, count: int, *, device: torch.device) -> Measurements:
+    """`measure_context` on the first `count` images of a split, as `ham eval --inside` does."""
+    if getattr(net.head, "context", None) is None:
+        raise OptionError(f"eval: --inside needs the layer '{CONTEXT}', which this network does not have; leave it out")
+    samples = (images[index] for index in range(min(count, len(images))))
+    batches = ((normalise(x.to(device), info.mean, info.std)[None], y.long()[None].to(device)) for x, y in samples)
+    return measure_context(net, batches)
 
 
 def silent_share(maps: Tensor) -> Tensor:

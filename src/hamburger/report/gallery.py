@@ -44,9 +44,6 @@ class Gallery:
     networks: tuple[GalleryNetwork, ...]  # the reference first, if it has weights
     device: torch.device
 
-    def predict(self, network: GalleryNetwork) -> dict[int, Any]:
-        return {i: self.visualizer.answer(network.net, network.info, self.device, i) for i in self.indices}
-
     def inputs(self, network: GalleryNetwork, count: int) -> dict[int, Tensor]:
         """Input tensors of the first `count` images; empty if the task has no single input tensor."""
         inputs = {i: self.visualizer.input(i, network.info, self.device) for i in self.indices[:count]}
@@ -72,8 +69,7 @@ def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") 
     for group, run in chosen:
         assert run.weights
         net, info = task.load(run.weights)
-        if data is None:
-            data = task.split(info, name, split, data_root, recipe.get("options") or {}, whole=False)
+        data = data or task.split(info, name, split, data_root, recipe.get("options") or {}, whole=False)
         task.fits(f"report: {run.weights}", info, data)
         networks.append(GalleryNetwork(group, run, net.to(on).eval(), info))
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED)).tolist()
@@ -107,7 +103,12 @@ def render_predictions(study: Study, gallery: Gallery) -> Markup:
     wanted = [study.reference, study.best("ham"), study.best("rival") or study.best("breads")]
     found = [network for group in wanted for network in gallery.networks if network.group is group]
     shown = list(dict.fromkeys(found)) or list(gallery.networks[:1])
-    predictions = {network.group.name: gallery.predict(network) for network in shown}
+    predictions = {
+        network.group.name: {
+            i: visualizer.answer(network.net, network.info, gallery.device, i) for i in gallery.indices
+        }
+        for network in shown
+    }
     names = ", ".join(f"{network.group.name} (seed {network.run.seed})" for network in shown)
     caption = (
         f"{len(gallery.indices)} images of the {visualizer.split.split} split of {visualizer.split.name}, drawn with a "
@@ -170,7 +171,11 @@ def render_atoms(gallery: Gallery) -> Markup:
         inputs = gallery.inputs(network, ATOM_IMAGES)
         if len(hams) == 1 and inputs:
             parts.append(html.heading(f"{network.group.name}, seed {network.run.seed}"))
-            parts += [_atom_row(gallery.visualizer, network.net, hams[0], index, x) for index, x in inputs.items()]
+            for index, x in inputs.items():
+                atoms = code_maps(network.net, x, layer=hams[0])
+                image = html.shrink(gallery.visualizer.image(index))
+                name, photo = gallery.visualizer.name(index), html.is_photo(image)
+                parts.append(atom_tiles(image, name, atoms.maps[0], atoms.energies[0], photo=photo))
     if not parts:
         return html.paragraph("No network here has a ham: there are no atoms to show.", kind="soft")
     text = (
@@ -183,14 +188,12 @@ def render_atoms(gallery: Gallery) -> Markup:
     return Markup(html.paragraph(text) + "".join(parts))
 
 
-def _atom_row(visualizer: Visualizer, net: nn.Module, layer: str, index: int, x: Tensor) -> Markup:
-    atoms = code_maps(net, x, layer=layer)
-    maps, energies = atoms.maps[0].flatten(0, 1).float().cpu(), atoms.energies[0].flatten().cpu()
-    energies, order = energies.sort(descending=True, stable=True)
+def atom_tiles(image: Tensor, name: str, maps: Tensor, energies: Tensor, *, photo: bool = False) -> Markup:
+    """The image, and over it the codes of its strongest atoms.   3 h w uint8, maps: s r h' w', energies: s r"""
+    energies, order = energies.flatten().cpu().sort(descending=True, stable=True)
     shares = energies / energies.sum().clamp_min(1e-12)
-    image = html.shrink(visualizer.image(index))
-    photo = html.is_photo(image)
-    entries = [(html.encode_image(image, photo=photo), visualizer.name(index))]
+    maps = maps.flatten(0, 1).float().cpu()
+    entries = [(html.encode_image(image, photo=photo), name)]
     for rank, atom in enumerate(order[:ATOMS].tolist()):
         drawn = html.encode_image(overlay_map(image, maps[atom]), photo=photo)
         entries.append((drawn, f"atom {rank + 1}: {100 * float(shares[rank]):.1f} %"))
@@ -230,7 +233,7 @@ def render_spectra(gallery: Gallery, colours: Mapping[str, str]) -> Markup:
             curves[part][name] = _mean_curve(ends[0]), _mean_curve(ends[1])
             ranks = [float(torch.cat([rank_for(shares, SHARE) for shares in end]).double().mean()) for end in ends]
             label = name if part == "context" else f"{name}, ham alone"
-            counts.append([label, *(html.number(rank, f"{rank:.1f}") for rank in ranks)])
+            counts.append([label, *(html.number(rank, "{:.1f}".format) for rank in ranks)])
     if not counts:
         return html.paragraph("No network here has a context: there is no spectrum to show.", kind="soft")
     text = (
@@ -240,11 +243,7 @@ def render_spectra(gallery: Gallery, colours: Mapping[str, str]) -> Markup:
         "as in Fig. 5 of the paper. Right: the ham alone, X and D C, which has at most rank r by construction."
     )
     titles = {"context": "Context module: input, output", "ham": "Ham alone: X, D C"}
-    drawn = [
-        _draw_spectra(f"spectrum-{part}", titles[part], by_group, colours)
-        for part, by_group in curves.items()
-        if by_group
-    ]
+    drawn = [_draw_spectra(part, titles[part], by_group, colours) for part, by_group in curves.items() if by_group]
     header = ["singular values for 90 %", "before", "after"]
     return Markup(html.paragraph(text) + html.side_by_side(*drawn) + html.table(header, counts, name="spectrum"))
 
@@ -255,7 +254,7 @@ def _mean_curve(rows: Sequence[Tensor]) -> Tensor:
     return torch.cat([row[:, :length] for row in rows]).mean(0)
 
 
-def _draw_spectra(name: str, title: str, curves: Mapping[str, MeanCurves], colours: Mapping[str, str]) -> Markup:
+def _draw_spectra(part: str, title: str, curves: Mapping[str, MeanCurves], colours: Mapping[str, str]) -> Markup:
     def draw(axes: Any) -> None:
         for group, (before, after) in curves.items():
             for shares, dashes in ((before, ":"), (after, "-")):
@@ -267,4 +266,4 @@ def _draw_spectra(name: str, title: str, curves: Mapping[str, MeanCurves], colou
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.legend(loc="lower right")
 
-    return html.figure(html.render_svg(name, draw, alt=f"{title}: cumulative share of energy"), "")
+    return html.figure(html.render_svg(f"spectrum-{part}", draw, alt=f"{title}: cumulative share of energy"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,45 +16,22 @@ from hamburger.generation.sampling import generate, latents
 from hamburger.generation.visualize import SAMPLE_SEED, draw_class_rows, to_bytes
 from hamburger.generation.weights import GENERATOR, SAMPLES, load_generator
 from hamburger.inspect.solves import code_maps, list_ham_layers
-from hamburger.report.gallery import overlay_map
-from hamburger.report.html import (
-    COLOURS,
-    Markup,
-    document,
-    encode_image,
-    figure,
-    heading,
-    paragraph,
-    render_svg,
-    section,
-    side_by_side,
-    table,
-    tiles,
-)
-from hamburger.report.study import RunError, read_json_object, read_rows
+from hamburger.report import html
+from hamburger.report.gallery import atom_tiles
+from hamburger.report.html import Markup
+from hamburger.report.study import RunError, RunRecord, read_json_object, read_rows
 from hamburger.training.accelerator import pick_device
 from hamburger.training.image_files import read_image
 
 SHEETS = 8  # sample sheets shown, evenly spaced over time
-ATOMS, IMAGES = 7, 3
+IMAGES = 3  # generated images whose atoms are shown
 RESULT_FIELDS = (
     *("context", "data", "resolution", "steps", "batch", "seed", "precision", "generator_parameters"),
     *("discriminator_parameters", "images_per_s", "seconds_per_step", "peak_mb", "hardware", "torch", "commit", "date"),
 )
 
 
-@dataclass(frozen=True)
-class GanRun:
-    """One run folder; `sheets` maps steps to sample sheets."""
-
-    path: Path
-    recipe: dict[str, Any]
-    result: dict[str, Any]
-    rows: tuple[dict[str, Any], ...]
-    sheets: dict[int, Path]
-
-
-def read_gan_run(path: Path) -> GanRun:
+def read_gan_run(path: Path) -> RunRecord:
     """Read the run folder; raise RunError if it is not a GAN run."""
     if not (path / "recipe.json").is_file():
         raise RunError(
@@ -65,44 +41,43 @@ def read_gan_run(path: Path) -> GanRun:
     if not isinstance(recipe.get("optim"), dict) or "discriminator_lr" not in recipe["optim"]:
         raise RunError(f"gan report: {path} is not a GAN run; use `ham report`")
     result = read_json_object(path / "result.json") if (path / "result.json").is_file() else {}
-    drawn = {file.stem.removeprefix("step-"): file for file in sorted((path / SAMPLES).glob("step-*.png"))}
-    # other files were not written by training
-    sheets = {int(step): file for step, file in drawn.items() if step.isdecimal()}
-    return GanRun(path, recipe, result, tuple(read_rows(path / "metrics.jsonl")), sheets)
+    weights = path / GENERATOR
+    rows = tuple(read_rows(path / "metrics.jsonl"))
+    return RunRecord(path, recipe, result, rows, weights if weights.is_file() else None)
 
 
 def write_gan_report(run: Path, out: Path, *, device: str = "auto") -> Path:
     """Write the page about one run."""
-    gan_run = read_gan_run(Path(run))
+    record = read_gan_run(Path(run))
     check_writable(out)
     generator: Generator | None = None
     classes: tuple[str, ...] = ()
-    if (gan_run.path / GENERATOR).is_file():
-        generator, info = load_generator(gan_run.path / GENERATOR)
+    if record.weights is not None:
+        generator, info = load_generator(record.weights)
         generator, classes = generator.to(pick_device(device)), info.classes
-    write_atomically(out, render_gan_page(gan_run, generator, classes).encode())
+    write_atomically(out, render_gan_page(record, generator, classes).encode())
     return out
 
 
-def render_gan_page(run: GanRun, generator: Generator | None, classes: Sequence[str] = ()) -> str:
+def render_gan_page(run: RunRecord, generator: Generator | None, classes: Sequence[str] = ()) -> str:
     title = f"{run.recipe['name']}: {run.recipe['model']['name']} on {run.recipe['data']['name']}"
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     last = run.rows[-1]["step"] if run.rows else 0
     state = "finished" if run.result else f"at step {last} of {run.recipe['steps']}"
     body = (
-        Markup(f"<h1>{heading(title)[4:-5]}</h1>")
-        + paragraph(f"{run.path}, {state}. Written {now}.", kind="soft")
-        + section("curves", "Training curves", _curves(run))
-        + section("samples", "Samples over time", _samples(run, generator))
-        + section("atoms", "Atoms of the ham on generated images", _atoms(generator, classes))
-        + section("measured", "How it was measured", _facts(run))
+        Markup(f"<h1>{html.text(title)}</h1>")
+        + html.paragraph(f"{run.path}, {state}. Written {now}.", kind="soft")
+        + html.section("curves", "Training curves", _curves(run))
+        + html.section("samples", "Samples over time", _samples(run, generator))
+        + html.section("atoms", "Atoms of the ham on generated images", _atoms(generator, classes))
+        + html.section("measured", "How it was measured", _facts(run))
     )
-    return document(title, body)
+    return html.document(title, body)
 
 
-def _curves(run: GanRun) -> Markup:
+def _curves(run: RunRecord) -> Markup:
     if not run.rows:
-        return paragraph("No line of metrics.jsonl yet.", kind="soft")
+        return html.paragraph("No line of metrics.jsonl yet.", kind="soft")
     drawn = [
         _figure(run, "losses", "Hinge losses", {"discriminator": "discriminator", "generator": "generator"}),
         _figure(run, "answers", "Discriminator outputs", {"real": "real images", "made": "generated images"}),
@@ -113,30 +88,32 @@ def _curves(run: GanRun) -> Markup:
         "more if it guesses or errs; neither loss measures image quality. Variety: the standard deviation over a "
         "batch, averaged over pixels; near 0 all generated images are the same."
     )
-    return Markup(side_by_side(*drawn) + paragraph(words, kind="soft"))
+    return Markup(html.side_by_side(*drawn) + html.paragraph(words, kind="soft"))
 
 
-def _figure(run: GanRun, name: str, title: str, fields: dict[str, str]) -> str:
+def _figure(run: RunRecord, name: str, title: str, fields: dict[str, str]) -> str:
     def draw(axes: Any) -> None:
-        for colour, (field, words) in zip(COLOURS, fields.items(), strict=False):
-            points = [(row["step"], row[field]) for row in run.rows if field in row]
-            axes.plot([step for step, _ in points], [value for _, value in points], label=words, color=colour)
+        for colour, (field, words) in zip(html.COLOURS, fields.items(), strict=False):
+            points = run.curve(field)
+            axes.plot(list(points), list(points.values()), label=words, color=colour)
         axes.set(title=title, xlabel="step")
         axes.legend()
 
-    return figure(render_svg(f"gan-{name}", draw, alt=f"{title} over steps"), "")
+    return html.figure(html.render_svg(f"gan-{name}", draw, alt=f"{title} over steps"), "")
 
 
-def _samples(run: GanRun, generator: Generator | None) -> Markup:
-    steps = list(run.sheets)
+def _samples(run: RunRecord, generator: Generator | None) -> Markup:
+    drawn = {file.stem.removeprefix("step-"): file for file in sorted((run.path / SAMPLES).glob("step-*.png"))}
+    sheets = {int(step): file for step, file in drawn.items() if step.isdecimal()}  # others are not of training
+    steps = list(sheets)
     if not steps:
-        return paragraph("No sample sheet yet.", kind="soft")
+        return html.paragraph("No sample sheet yet.", kind="soft")
     kept = sorted({steps[round(i * (len(steps) - 1) / (SHEETS - 1))] for i in range(SHEETS)})
-    entries = [(encode_image(read_image(run.sheets[step])), f"step {step:,}") for step in kept]
-    parts = [paragraph("The same latents each time; each row is one class."), tiles(entries, large=True)]
+    entries = [(html.encode_image(read_image(sheets[step])), f"step {step:,}") for step in kept]
+    parts = [html.paragraph("The same latents each time; each row is one class."), html.tiles(entries, large=True)]
     if generator is not None:
-        entries = [(encode_image(draw_class_rows(generator)), "now")]
-        parts += [heading("From the saved generator"), tiles(entries, large=True)]
+        entries = [(html.encode_image(draw_class_rows(generator)), "now")]
+        parts += [html.heading("From the saved generator"), html.tiles(entries, large=True)]
     return Markup("".join(parts))
 
 
@@ -154,9 +131,9 @@ class FixedClassGenerator(nn.Module):
 
 def _atoms(generator: Generator | None, classes: Sequence[str]) -> Markup:
     if generator is None:
-        return paragraph(f"No {GENERATOR} yet.", kind="soft")
+        return html.paragraph(f"No {GENERATOR} yet.", kind="soft")
     if not list_ham_layers(generator):
-        return paragraph("This generator has no ham: there are no atoms to show.", kind="soft")
+        return html.paragraph("This generator has no ham: there are no atoms to show.", kind="soft")
     device = generator.project.bias.device
     count = min(IMAGES, generator.num_classes)
     z, _ = latents(count, seed=SAMPLE_SEED, latent=generator.latent, num_classes=generator.num_classes)
@@ -166,27 +143,22 @@ def _atoms(generator: Generator | None, classes: Sequence[str]) -> Markup:
     assert generator.context is not None
     gate = float(generator.context.gate.detach())
     parts = [
-        paragraph(
+        html.paragraph(
             "The ham writes the generator's map as D C. Shown is how much of each atom every position holds (a row of "
             "C), over the generated image, for the atoms whose part has most energy, with its share. The gate that "
             f"scales the ham's output is {gate:.4f}; at 0, its initial value, the ham changes nothing."
         )
     ]
+    factor = max(1, 128 // images.shape[2])  # enlarge small images pixel by pixel
     for index in range(count):
-        maps, energies = atoms.maps[index].flatten(0, 1).float().cpu(), atoms.energies[index].flatten().cpu()
-        shares = energies / energies.sum().clamp_min(1e-12)
-        factor = max(1, 128 // images.shape[2])  # enlarge small images pixel by pixel
         large = images[index].repeat_interleave(factor, 1).repeat_interleave(factor, 2)
-        entries = [(encode_image(large), classes[int(y[index])] if classes else f"class {int(y[index])}")]
-        for atom in range(min(ATOMS, len(maps))):
-            drawn = overlay_map(large, maps[atom])
-            entries.append((encode_image(drawn), f"atom {atom + 1}: {100 * float(shares[atom]):.1f} %"))
-        parts.append(tiles(entries))
+        name = classes[index] if classes else f"class {index}"
+        parts.append(atom_tiles(large, name, atoms.maps[index], atoms.energies[index]))
     return Markup("".join(parts))
 
 
-def _facts(run: GanRun) -> Markup:
+def _facts(run: RunRecord) -> Markup:
     if not run.result:
-        return paragraph("The run is not finished, so it has no result.json.", kind="soft")
+        return html.paragraph("The run is not finished, so it has no result.json.", kind="soft")
     rows = [(name, str(run.result[name])) for name in RESULT_FIELDS if run.result.get(name) is not None]
-    return table(("what", "value"), rows, name="facts", kind="words")
+    return html.table(("what", "value"), rows, name="facts", kind="words")

@@ -40,9 +40,9 @@ def text(value: CellText) -> Markup:
     return value if isinstance(value, Markup) else Markup(escape("-" if value is None else value))
 
 
-def number(value: float | None, shown: str) -> Markup:
-    """A formatted number, with all its digits in the `value` attribute."""
-    return text(None) if value is None else Markup(f'<data value="{value!r}">{escape(shown)}</data>')
+def number(value: float | None, shown: Callable[[float], str]) -> Markup:
+    """A number as `shown` formats it, with all its digits in the `value` attribute; None becomes a dash."""
+    return text(None) if value is None else Markup(f'<data value="{value!r}">{escape(shown(value))}</data>')
 
 
 def heading(words: str) -> Markup:
@@ -82,7 +82,7 @@ def table(
     )
 
 
-def figure(content: str, caption: CellText) -> Markup:
+def figure(content: str, caption: str = "") -> Markup:
     below = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
     return Markup(f"<figure>{content}{below}</figure>")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,14 +12,7 @@ from hamburger.files import check_writable, write_atomically
 from hamburger.report import html
 from hamburger.report.gallery import Gallery, open_gallery, render_atoms, render_predictions, render_spectra
 from hamburger.report.html import CellText, Markup
-from hamburger.report.study import (
-    PairedDifference,
-    RunGroup,
-    Study,
-    compare_paired,
-    group_runs,
-    read_runs,
-)
+from hamburger.report.study import PairedDifference, RunGroup, Study, compare_paired, group_runs, read_runs
 from hamburger.training.task import Score
 
 SECTIONS = {
@@ -147,10 +141,6 @@ def _compare(score: Score, one: RunGroup, other: RunGroup) -> str:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _cell(value: float | None, shown: Callable[[float], str]) -> CellText:
-    return None if value is None else html.number(value, shown(value))
-
-
 def score_table(study: Study) -> Markup:
     """One row per group: score with spread, difference to the reference, and cost."""
     score = study.task.score
@@ -160,16 +150,18 @@ def score_table(study: Study) -> Markup:
         "images_per_s": ("images/s", lambda value: f"{value:.3g}" if value < 100 else f"{value:,.0f}"),
         "peak_mb": ("peak MB", lambda value: f"{value:,.0f}"),
     }
-    costs = {field: cost for field, cost in costs.items() if any(group.value(field) for group in study.groups)}
+    costs = {
+        field: cost for field, cost in costs.items() if any(group.mean(field) is not None for group in study.groups)
+    }
     rows = []
     for group in study.groups:
         summary, done = group.score, len(group.scores)
         row: list[CellText] = [group.name]
-        row.append(_cell(summary.mean, score.shown) if summary else "not finished")
-        row.append(_cell(summary.deviation, score.shown) if summary else None)
+        row.append(html.number(summary.mean, score.shown) if summary else "not finished")
+        row.append(html.number(summary.deviation, score.shown) if summary else None)
         row.append(str(done) if done == len(group.runs) else f"{done} of {len(group.runs)}")
         row += _difference_cells(score, study.difference(group))
-        row += [_mean_cell(group, field, shown) for field, (_, shown) in costs.items()]
+        row += [html.number(group.mean(field), shown) for field, (_, shown) in costs.items()]
         rows.append(row)
     return html.table([*header, *(words for words, _ in costs.values())], rows, name="scores", kind="cards")
 
@@ -177,29 +169,26 @@ def score_table(study: Study) -> Markup:
 def _difference_cells(score: Score, difference: PairedDifference | None) -> tuple[CellText, CellText]:
     if difference is None:
         return None, None
-    mean = _cell(difference.mean, score.signed)
+    mean = html.number(difference.mean, score.signed)
     if difference.interval is None:
         return mean, f"needs 3 shared seeds, has {difference.n}"
-    return mean, Markup(" to ".join(html.number(end, score.signed(end)) for end in difference.interval))
-
-
-def _mean_cell(group: RunGroup, field: str, shown: Callable[[float], str]) -> CellText:
-    summary = group.value(field)
-    return _cell(summary.mean if summary else None, shown)
+    return mean, Markup(" to ".join(html.number(end, score.signed) for end in difference.interval))
 
 
 def further_scores(study: Study) -> Markup:
     """The task's further scores, means over seeds; empty if no run has any."""
-    scores = [score for score in study.task.scores[1:] if any(group.value(score.name) for group in study.groups)]
-    if not scores:
+    headings: dict[Score, list[str]] = {}  # usually one each; runs on different images may differ
+    for score in study.task.scores[1:]:
+        named = [score.among_images(run.result, study.task.member) for run in study.runs if score.name in run.result]
+        if any(group.mean(score.name) is not None for group in study.groups):
+            headings[score] = list(dict.fromkeys(each.heading for each in named))
+    if not headings:
         return Markup()
-    # usually one heading each; runs on different images may differ
-    headings: dict[str, dict[str, None]] = {score.name: {} for score in scores}
-    for run in study.runs:
-        for score, _ in study.task.present_scores(run.result):
-            headings.get(score.name, {})[score.heading] = None
-    rows = [[group.name, *(_mean_cell(group, each.name, each.shown) for each in scores)] for group in study.groups]
-    content = html.table(["context", *(" or ".join(each) for each in headings.values())], rows, name="others")
+    rows = [
+        [group.name, *(html.number(group.mean(score.name), score.shown) for score in headings)]
+        for group in study.groups
+    ]
+    content = html.table(["context", *map(" or ".join, headings.values())], rows, name="others")
     return html.collapsible(
         "Further scores", content + html.paragraph("Means over seeds, of the last step.", kind="soft")
     )
@@ -209,7 +198,9 @@ def per_seed_table(study: Study) -> Markup:
     """The score of every run."""
     score = study.task.score
     seeds = sorted({run.seed for run in study.runs})
-    rows = [[group.name, *(_cell(group.scores.get(seed), score.shown) for seed in seeds)] for group in study.groups]
+    rows = [
+        [group.name, *(html.number(group.scores.get(seed), score.shown) for seed in seeds)] for group in study.groups
+    ]
     content = html.table([score.heading, *(f"seed {seed}" for seed in seeds)], rows, name="per-seed")
     return html.collapsible("Every seed", content)
 
@@ -223,7 +214,7 @@ def per_member_table(study: Study) -> Markup:
     members = dict.fromkeys(name for scores in means.values() for name in scores)
     if not members:
         return Markup()
-    rows = [[name, *(_cell(scores.get(name), each.shown) for scores in means.values())] for name in members]
+    rows = [[name, *(html.number(scores.get(name), each.shown) for scores in means.values())] for name in members]
     unit = f", {each.unit}" if each.unit else ""
     note = html.paragraph(f"Mean over seeds{unit}. A dash: {study.task.absent}.", kind="soft")
     return html.collapsible(
@@ -246,7 +237,9 @@ def conditions_table(study: Study) -> Markup:
     recipes = [run.recipe for run in study.runs]
     values: dict[str, list[Any]] = {"recipe": [recipe.get("name") for recipe in recipes]}
     if "backbone" in recipes[0]["model"]:
-        values["backbone"] = [_backbone(recipe["model"]) for recipe in recipes]
+        models = [recipe["model"] for recipe in recipes]
+        strides = [f", stride {model['output_stride']}" if "output_stride" in model else "" for model in models]
+        values["backbone"] = [f"{model.get('backbone')}{each}" for model, each in zip(models, strides, strict=True)]
     values["data"] = [f"{recipe['data'].get('name')}, {recipe['data'].get('val_split')}" for recipe in recipes]
     values["steps x batch"] = [f"{recipe.get('steps')} x {recipe.get('batch')}" for recipe in recipes]
     values["training precision"] = [recipe.get("precision") for recipe in recipes]
@@ -257,30 +250,24 @@ def conditions_table(study: Study) -> Markup:
     return html.table(["what", "how"], rows, name="conditions", kind="words")
 
 
-def _backbone(model: dict[str, Any]) -> str:
-    stride = f", stride {model['output_stride']}" if "output_stride" in model else ""
-    return f"{model.get('backbone')}{stride}"
-
-
 def _join_values(values: list[Any]) -> str:
     """Each value once, with its number of runs if there are several values."""
-    shown = [str(value) for value in values]
-    each = list(dict.fromkeys(shown))
-    if len(each) == 1:
-        return each[0]
-    return "; ".join(f"{value} ({n} run{'s' * (n > 1)})" for value in each if (n := shown.count(value)))
+    counts = Counter(map(str, values))
+    if len(counts) == 1:
+        return str(values[0])
+    return "; ".join(f"{value} ({n} run{'s' * (n > 1)})" for value, n in counts.items())
 
 
 def run_table(study: Study) -> Markup:
     """The run folders and their state."""
-    rows = []
-    for group in study.groups:
-        for run in group.runs:
-            state = "finished" if run.result else "not finished"
-            rows.append([str(run.path), group.name, str(run.seed), state, "yes" if run.weights else "no"])
-    return html.collapsible(
-        "Run folders", html.table(["folder", "context", "seed", "state", "weights"], rows, name="runs")
-    )
+    header = ["folder", "context", "seed", "state", "weights"]
+    states = {True: "finished", False: "not finished"}
+    rows = [
+        [str(run.path), group.name, str(run.seed), states[bool(run.result)], "yes" if run.weights else "no"]
+        for group in study.groups
+        for run in group.runs
+    ]
+    return html.collapsible("Run folders", html.table(header, rows, name="runs"))
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
@@ -362,4 +349,4 @@ def _curve(study: Study, field: str, title: str, unit: str, scale: int) -> str:
         axes.set(title=title, xlabel="step", ylabel=unit)
         axes.legend(ncols=2 if len(curves) > 5 else 1)
 
-    return html.figure(html.render_svg(f"curve-{field}", draw, alt=f"{title} over steps, by context"), "")
+    return html.figure(html.render_svg(f"curve-{field}", draw, alt=f"{title} over steps, by context"))

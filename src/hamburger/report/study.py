@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from hamburger.errors import HamburgerError
@@ -43,7 +44,7 @@ class PairedDifference(SampleSummary):
 
 def summarise(values: Sequence[float]) -> SampleSummary:
     """Return mean and sample standard deviation of `values`, which must not be empty."""
-    mean = math.fsum(values) / len(values)
+    mean = fmean(values)
     if len(values) == 1:
         return SampleSummary(mean, None, 1)
     squares = math.fsum((value - mean) ** 2 for value in values)
@@ -112,17 +113,15 @@ class RunRecord:
 
 def read_run(path: Path) -> RunRecord:
     """Read the run in that folder; a file that exists but cannot be read raises RunError."""
-    advice = "give one written by `ham train --run`"
-    if not path.is_dir():
-        raise RunError(f"report: {path} is not a run folder; {advice}")
     if not (path / "recipe.json").exists():
-        raise RunError(f"report: {path} has no recipe.json, so it is not a run folder; {advice}")
+        why = "has no recipe.json, so it is not a run folder" if path.is_dir() else "is not a run folder"
+        raise RunError(f"report: {path} {why}; give one written by `ham train --run`")
     recipe = read_json_object(path / "recipe.json")
     result = read_json_object(path / "result.json") if (path / "result.json").exists() else {}
-    if not isinstance(recipe.get("model"), dict) or not isinstance(recipe.get("data"), dict):
-        raise RunError(f"report: {path / 'recipe.json'} has no model and data; it is not the recipe of a run")
-    if not isinstance(recipe.get("seed"), int):
-        raise RunError(f"report: {path / 'recipe.json'} has no seed; it is not the recipe of a run")
+    whole = isinstance(recipe.get("model"), dict) and isinstance(recipe.get("data"), dict)
+    if not whole or not isinstance(recipe.get("seed"), int):
+        missing = "seed" if whole else "model and data"
+        raise RunError(f"report: {path / 'recipe.json'} has no {missing}; it is not the recipe of a run")
     if "discriminator_lr" in recipe.get("optim", {}):
         raise RunError(f"report: {path} is a GAN run; use `ham gan report {path}`")
     name = task_named(recipe.get("task"), f"report: {path / 'recipe.json'}").score.name
@@ -147,23 +146,20 @@ def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Read the lines of metrics.jsonl; an incomplete last line of a running process is skipped."""
-    if not path.exists():
-        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else []
     rows = []
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as broken:
-            if number == len(lines):
-                break
+            if not _is_number(row["step"]):
+                raise ValueError("'step' is not a number")
+        except (ValueError, KeyError, TypeError) as broken:
             raise RunError(
-                f"report: {path}, line {number}: not valid JSON ({broken}); fix or remove that line"
+                f"report: {path}, line {number}: expected a JSON object with a 'step' (got {line[:80]!r}: {broken}); "
+                "fix or remove that line"
             ) from None
-        if not isinstance(row, dict) or not _is_number(row.get("step")):
-            raise RunError(f"report: {path}, line {number}: expected an object with a 'step' (got {line[:80]!r})")
         rows.append(row)
     return rows
 
@@ -211,10 +207,10 @@ class RunGroup:
     def score(self) -> SampleSummary | None:
         return summarise(list(self.scores.values())) if self.scores else None
 
-    def value(self, field: str) -> SampleSummary | None:
-        """Summary of a number of result.json over the runs that have it."""
+    def mean(self, field: str) -> float | None:
+        """Mean of a number of result.json over the runs that have it; None if none has."""
         values = [run.result[field] for run in self.runs if _is_number(run.result.get(field))]
-        return summarise(values) if values else None
+        return fmean(values) if values else None
 
 
 @dataclass(frozen=True)

@@ -241,10 +241,10 @@ SPECIAL: dict[str, tuple[str, ...]] = {
 }
 
 
-def variants(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def variants(names: Iterable[str], *, call: str = "compare") -> dict[str, tuple[str, ...]]:
     """Overrides by name; a context takes its own defaults, not the options that the recipe gives to another."""
     known = {**{name: (f"model.context={name}",) for name in list_contexts()}, **SPECIAL}
     for name in names:
         if name not in known:
-            raise UnknownNameError(f"compare: no context '{name}'{did_you_mean(name, known)}")
+            raise UnknownNameError(f"{call}: no context '{name}'{did_you_mean(name, known)}")
     return {name: known[name] for name in names}
