@@ -23,7 +23,7 @@ from hamburger.classification.recipe import classification_recipes
 from hamburger.classification.task import CLASSIFICATION
 from hamburger.cli.app import app
 from hamburger.inference.export import export
-from hamburger.inference.predict_files import InputImage, Summary, predict_all
+from hamburger.inference.predict_files import Found, InputImage, Summary, predict_folder
 from hamburger.report.page import SECTIONS, write_report
 from hamburger.training.recipe import apply, to_json
 from hamburger.training.task_outputs import ExportSpec, FilePrediction, FilePredictor, compare_single_output
@@ -138,9 +138,9 @@ def test_the_task_of_every_weights_file_is_recognised(tmp_path, photos):
             return FilePrediction({"size": 3}, ("3",), {"map": b"abc"})
 
     maps = Maps(nn.Identity(), Info(), torch.device("cpu"))
-    found = [InputImage(photos / "wide.png", "wide")]
+    found = Found((InputImage(photos / "wide.png", "wide"),), (), (), ())
     for _ in range(2):
-        predict_all(maps, found, tmp_path).write(tmp_path / "summary.json", files=["map"])
+        predict_folder(maps, found, tmp_path)
     assert (tmp_path / "wide.pfm").read_bytes() == b"abc"
     Summary().write(tmp_path / "summary.json", files=["map"])
     assert json.loads((tmp_path / "summary.json").read_text())["earlier"] == ["wide.pfm"]

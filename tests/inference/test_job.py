@@ -11,7 +11,7 @@ from PIL import Image
 from small_segmenter import CLASSES, PALETTE, ByColour, info
 
 from hamburger.errors import OptionError
-from hamburger.inference.predict_files import Summary, find_images, output_names, predict_all
+from hamburger.inference.predict_files import Summary, find_images, output_names, predict_folder
 from hamburger.segmentation.predict import (
     SegmentationPredictor,
     draw_overlay_jpeg,
@@ -36,7 +36,7 @@ def photos(tmp_path):
 
 def run(folder, out, name="plain", classes=CLASSES, overlay=True):
     answers = SegmentationPredictor(ByColour(), info(classes), "cpu", layout=name, overlay=overlay)
-    return predict_all(answers, find_images([folder]).photos, out)
+    return predict_folder(answers, find_images([folder]), out)
 
 
 def test_label_png_has_class_values_at_the_original_size(photos, tmp_path):
@@ -49,7 +49,7 @@ def test_label_png_has_class_values_at_the_original_size(photos, tmp_path):
     assert tuple(palette[765:]) == UNLABELLED
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         *("a.png", "c.png", "d.png"),
-        *("a_overlay.jpg", "c_overlay.jpg", "d_overlay.jpg"),
+        *("a_overlay.jpg", "c_overlay.jpg", "d_overlay.jpg", "summary.json"),
     }
     assert summary.done[0].row["shares"] == {"cat": 0.5, "person": 0.5}
 
@@ -69,7 +69,7 @@ def test_out_of_memory_fails_one_image_only(photos, tmp_path):
             return super().forward(x)
 
     answers = SegmentationPredictor(Hungry(), info(), "cpu")
-    summary = predict_all(answers, find_images([photos]).photos, tmp_path / "o")
+    summary = predict_folder(answers, find_images([photos]), tmp_path / "o")
     assert len(summary.done) == 2 and "--max-pixels" in dict(summary.failed)[str(photos / "a.png")]
 
 
@@ -79,7 +79,7 @@ def test_programming_errors_are_not_reported_as_bad_images(photos, tmp_path):
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="mat1"):
-        predict_all(SegmentationPredictor(Broken(), info(), "cpu"), find_images([photos]).photos, tmp_path / "o")
+        predict_folder(SegmentationPredictor(Broken(), info(), "cpu"), find_images([photos]), tmp_path / "o")
 
 
 def test_voc_layout_uses_voc_ids(photos, tmp_path):
@@ -118,12 +118,12 @@ def test_only_our_own_files_are_overwritten(photos, tmp_path):
     assert [path.name for path in out.iterdir()] == ["d.png"] and mine.read_bytes() == b"a picture of mine"
     mine.unlink()
     for _ in range(2):
-        run(photos, out).write(out / "summary.json")
+        run(photos, out)
     assert "earlier" not in json.loads((out / "summary.json").read_text())
     other = tmp_path / "other"
     other.mkdir()
     Image.new("RGB", (5, 4)).save(other / "e.png")
-    run(other, out).write(out / "summary.json")
+    run(other, out)
     assert len(json.loads((out / "summary.json").read_text())["earlier"]) == 6
     run(photos, out)
     (out / "summary.json").write_text('{"of": "something else"}')
@@ -142,13 +142,13 @@ def test_files_of_a_killed_call_may_be_overwritten(photos, tmp_path):
     answers, found = SegmentationPredictor(ByColour(), info(), "cpu"), find_images([photos]).photos
     Summary().write(tmp_path / "out" / "summary.json", planned=output_names(found, answers))
     (tmp_path / "out" / "a.png").write_bytes(b"written before the kill")
-    run(photos, tmp_path / "out").write(tmp_path / "out" / "summary.json")
+    run(photos, tmp_path / "out")
     assert "earlier" not in json.loads((tmp_path / "out" / "summary.json").read_text())
 
 
 def test_two_runs_write_the_same_bits(photos, tmp_path):
     for name in ("one", "two"):
-        run(photos, tmp_path / name).write(tmp_path / name / "summary.json", protocol="single scale")
+        run(photos, tmp_path / name)
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert len(files) == 7
     assert all((tmp_path / "one" / n).read_bytes() == (tmp_path / "two" / n).read_bytes() for n in files)

@@ -11,7 +11,7 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.checkpoints.weights_file import Info
-from hamburger.inference.predict_files import InputImage, predict_all
+from hamburger.inference.predict_files import InputImage, predict_folder
 from hamburger.stereo.predict import find_pairs
 from hamburger.training.task_outputs import FilePrediction, FilePredictor
 
@@ -64,8 +64,8 @@ def test_neither_image_is_overwritten(images):
             return FilePrediction({}, (), {"map": b"abc"})
 
     with pytest.raises(hb.OptionError, match=r"right\.png would overwrite an image"):
-        predict_all(
+        predict_folder(
             Maps(nn.Identity(), Info(), torch.device("cpu")),
-            find_pairs([images / "left.png", images / "right.png"]).photos,
+            find_pairs([images / "left.png", images / "right.png"]),
             images,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from hamburger.errors import ExportError, HamburgerError, OptionError, check_choice, check_count, check_positive
-from hamburger.files import check_writable
+from hamburger.files import check_writable, write_durably
 from hamburger.inference.predict_files import read_image
 from hamburger.training.image_files import normalise
 from hamburger.training.task_outputs import SEGMENTATION_EXPORT, ExportSpec, Outputs
@@ -29,11 +28,7 @@ if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
 
 
-FREEDOMS = (
-    ("batch", "height", "width"),
-    ("batch",),
-    (),
-)  # sets of dynamic axes, tried in this order
+FREEDOMS = (("batch", "height", "width"), ("batch",), ())  # sets of dynamic axes, tried in this order
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,9 @@ def export(
     check_positive("export", "tolerance", tolerance)
     check_writable(path)
     net = net.cpu().float().eval()
-    picture = generated_image(*size) if image is None else _resized(read_image(image), size)
+    picture = generated_image(*size)
+    if image is not None:
+        picture = F.interpolate(read_image(image)[None], size=size, mode="bilinear", antialias=True)[0]
     x = normalise(picture, info.mean, info.std)
     tensors = len(graph.inputs)
     written = graph.exported(net).eval()
@@ -109,7 +106,7 @@ def export(
                 refusals.append(_in_one_line(refusal))
                 continue
             if agreement.within(tolerance):
-                _publish(partial, path)
+                write_durably(path, partial.read_bytes())
                 return Exported(path, dynamic, size, agreement, tuple(refusals))
             refusals.append(str(agreement))
     raise ExportError(
@@ -155,18 +152,6 @@ def _several(x: Tensor, count: int) -> tuple[Tensor, ...]:
     return tuple(x.roll(-4 * i, -1) for i in range(count))
 
 
-def _resized(image: Tensor, size: tuple[int, int]) -> Tensor:
-    """3 h w uint8   ->   3 *size"""
-    return F.interpolate(image[None], size=size, mode="bilinear", antialias=True)[0]
-
-
-def _publish(partial: Path, path: Path) -> None:
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.chmod(0o644)
-    partial.replace(path)
-
-
 def _in_one_line(refusal: Exception) -> str:
     """The first line of the root cause: exporters' messages are pages long."""
     cause: BaseException = refusal
@@ -180,7 +165,6 @@ def _in_one_line(refusal: Exception) -> str:
 
 
 Run = Callable[..., Outputs]
-Write = Callable[..., Run]
 AXES = {"batch": 0, "height": 2, "width": 3}
 INFO = "info.json"  # the metadata inside a pt2 file
 
@@ -201,7 +185,12 @@ def write_onnx(
     net: nn.Module, xs: tuple[Tensor, ...], info: Info, path: Path, dynamic: tuple[str, ...], graph: ExportSpec
 ) -> Run:
     """xs: the example, each b 3 h w. The module itself is exported: only then do its layers know it is for ONNX."""
-    onnx, onnxruntime = _onnx()
+    try:
+        import onnx
+        import onnxruntime
+        import onnxscript  # noqa: F401  (torch's exporter needs it)
+    except ModuleNotFoundError as missing:
+        raise OptionError(f"export: ONNX needs {missing.name}: pip install 'hamburger[export]'") from None
     x = xs[0]
     # below the least size feature maps of one position would make a graph of their own
     least = {"batch": 1, "height": min(64, x.shape[2]), "width": min(64, x.shape[3])}
@@ -245,17 +234,7 @@ def outputs(answer: Tensor | Outputs) -> Outputs:
     return (answer,) if isinstance(answer, Tensor) else answer
 
 
-def _onnx() -> tuple[Any, Any]:
-    try:
-        import onnx
-        import onnxruntime
-        import onnxscript  # noqa: F401  (torch's exporter needs it)
-    except ModuleNotFoundError as missing:
-        raise OptionError(f"export: ONNX needs {missing.name}: pip install 'hamburger[export]'") from None
-    return onnx, onnxruntime
-
-
-WRITERS: dict[str, Write] = {"onnx": write_onnx, "pt2": write_pt2}
+WRITERS: dict[str, Callable[..., Run]] = {"onnx": write_onnx, "pt2": write_pt2}
 
 
 # -- a generated image, for comparing where the user gives none --------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ class Summary:
             "images": [{"image": one.image, **one.files, **one.row} for one in self.done],
             "failed": [{"image": image, "reason": reason} for image, reason in self.failed],
         }
-        kept = {name for name in listed_files(path) if os.path.lexists(path.parent / name)} | set(planned)
+        kept = {name for name in _listed_files(path) or () if os.path.lexists(path.parent / name)} | set(planned)
         kept -= {name for one in self.done for name in one.files.values()}
         if kept:
             rows["earlier"] = sorted(kept)
@@ -61,56 +62,40 @@ class Summary:
 
 
 def predict_folder(
-    predictor: FilePredictor,
-    inputs: Found,
-    out: Path,
-    *,
-    after: Callable[[InputImage], None] = lambda image: None,
+    predictor: FilePredictor, inputs: Found, out: Path, *, after: Callable[[InputImage], object] = lambda image: None
 ) -> Summary:
     """Predict all images found into `out`, with a summary.json that is also right after an interrupt."""
-    images = check_outputs(inputs.photos, out, predictor)
+    images = _name_by_id(inputs.photos) if predictor.by_id else list(inputs.photos)
+    _refuse_to_overwrite(images, out, predictor)
     settings = predictor.settings() | ({"files": list(predictor.files)} if predictor.files else {})
     out.mkdir(parents=True, exist_ok=True)
     if images:
         Summary().write(out / SUMMARY, planned=output_names(images, predictor), **settings)
     summary = Summary(failed=[(str(path), why) for path, why in inputs.failed])
     try:
-        predict_all(predictor, images, out, after=after, summary=summary)
+        for image in images:
+            try:
+                summary.done.append(_predict_image(predictor, image, out))
+            except HamburgerError as bad:
+                summary.failed.append((str(image.path), str(bad)))
+            except (MemoryError, RuntimeError) as full:  # on a CPU, running out of memory raises a plain RuntimeError
+                if not isinstance(full, MemoryError) and not re.search("alloc|out of memory", str(full).lower()):
+                    raise
+                why = f"{image.path}: the network ran out of memory; {predictor.remedy}"
+                summary.failed.append((str(image.path), why))
+            after(image)
     finally:
         if summary.done or summary.failed:
             summary.write(out / SUMMARY, **settings)
     return summary
 
 
-def predict_all(
-    predictor: FilePredictor,
-    images: Sequence[InputImage],
-    out: Path,
-    *,
-    after: Callable[[InputImage], None] = lambda image: None,
-    summary: Summary | None = None,
-) -> Summary:
-    """Predict every image and write its files below `out`; return what was made and what failed."""
-    summary = Summary() if summary is None else summary
-    for image in check_outputs(images, out, predictor):
-        try:
-            summary.done.append(_one(predictor, image, out))
-        except HamburgerError as bad:
-            summary.failed.append((str(image.path), str(bad)))
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as full:
-            if not _memory(full):
-                raise
-            why = f"{image.path}: the network ran out of memory; {predictor.remedy}"
-            summary.failed.append((str(image.path), why))
-        after(image)
-    return summary
-
-
-def check_outputs(images: Sequence[InputImage], out: Path, predictor: FilePredictor) -> list[InputImage]:
-    """The images with the names of their outputs; raise where a file that no prediction wrote would be overwritten."""
-    images = _by_id(images) if predictor.by_id else list(images)
-    _refuse_to_overwrite(images, out, predictor)
-    return images
+def _predict_image(predictor: FilePredictor, image: InputImage, out: Path) -> PredictedImage:
+    prediction = predictor(*image.paths)
+    files = {kind: predictor.files[kind](image.name).as_posix() for kind in prediction.files}
+    for kind, path in files.items():
+        write_atomically(out / path, prediction.files[kind])
+    return PredictedImage(str(image.path), files, prediction.row, prediction.cells)
 
 
 def output_names(images: Sequence[InputImage], predictor: FilePredictor) -> list[str]:
@@ -118,34 +103,20 @@ def output_names(images: Sequence[InputImage], predictor: FilePredictor) -> list
     return [path(image.name).as_posix() for image in images for path in predictor.files.values()]
 
 
-def listed_files(summary: Path) -> set[str]:
-    """The files that a summary on disk lists; none where there is no summary."""
-    content = _read(summary) or {"images": []}
+def _listed_files(summary: Path) -> set[str] | None:
+    """The files that a summary on disk lists; None where there is no summary of predictions."""
+    try:
+        content = json.loads(summary.read_bytes())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in ("images", "failed")):
+        return None
     rows = [row for row in content["images"] if isinstance(row, dict)]
     names = [row.get(kind) for row in rows for kind in content.get("files", FILES)]
     return {name for name in (*names, *content.get("earlier", ())) if isinstance(name, str)}
 
 
-def _read(summary: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(summary.read_bytes())
-    except (OSError, ValueError):
-        return None
-    ours = isinstance(content, dict) and all(isinstance(content.get(key), list) for key in ("images", "failed"))
-    return content if ours else None
-
-
-def _one(predictor: FilePredictor, image: InputImage, out: Path) -> PredictedImage:
-    prediction = predictor(*image.paths)
-    files = {kind: predictor.files[kind](image.name) for kind in prediction.files}
-    for kind, path in files.items():
-        write_atomically(out / path, prediction.files[kind])
-    return PredictedImage(
-        str(image.path), {kind: path.as_posix() for kind, path in files.items()}, prediction.row, prediction.cells
-    )
-
-
-def _by_id(images: Sequence[InputImage]) -> list[InputImage]:
+def _name_by_id(images: Sequence[InputImage]) -> list[InputImage]:
     owners: dict[str, Path] = {}
     for image in images:
         if image.path.stem in owners:
@@ -158,28 +129,23 @@ def _by_id(images: Sequence[InputImage]) -> list[InputImage]:
 
 
 def _refuse_to_overwrite(images: Sequence[InputImage], out: Path, predictor: FilePredictor) -> None:
+    """Raise where a file that no prediction wrote would be overwritten."""
     inputs = {path.resolve() for image in images for path in image.paths}
-    ours = listed_files(out / SUMMARY)
+    own_files = _listed_files(out / SUMMARY)
     for name in output_names(images, predictor):
         path = out / name
         if path.resolve() in inputs:
             raise OptionError(f"predict: {path} would overwrite an image; name another folder with --out")
-        if name not in ours and os.path.lexists(path):
+        if name not in (own_files or ()) and os.path.lexists(path):
             raise OptionError(
                 f"predict: {path} would overwrite a file that no prediction into {out} has listed in {SUMMARY}; name "
                 f"another folder with --out, or move the file"
             )
-    if _read(out / SUMMARY) is None and os.path.lexists(out / SUMMARY):
+    if own_files is None and os.path.lexists(out / SUMMARY):
         raise OptionError(
             f"predict: {out / SUMMARY} would overwrite a file that is not a summary of predictions; name another "
             f"folder with --out, or move the file"
         )
-
-
-def _memory(error: BaseException) -> bool:
-    # on a CPU running out of memory raises a plain RuntimeError
-    words = str(error).lower()
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "alloc" in words or "out of memory" in words
 
 
 # -- output on the terminal --------------------------------------------------------------------------------------------
