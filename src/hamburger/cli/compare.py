@@ -39,7 +39,7 @@ def compare(
     if json is not None:
         check_writable(json)
     seed_list = parse_ints(seeds, "compare", "seeds")
-    grid = cells(recipe, variants(parse_names(contexts)), seed_list, settings or ())
+    grid: list[Cell] = cells(recipe, variants(parse_names(contexts)), seed_list, settings or ())
     run_and_show_grid(grid, out, data=data, jobs=jobs, report=report, json=json)
 
 
@@ -57,7 +57,7 @@ def demo(
     check_choice("demo", "recipe", recipe, DEMO_RECIPES)
     settings = [] if steps is None else [f"steps={steps}"]
     seed_list = parse_ints(seeds, "demo", "seeds")
-    grid = cells(recipe, variants(parse_names(contexts), call="demo"), seed_list, settings, call="demo")
+    grid: list[Cell] = cells(recipe, variants(parse_names(contexts), call="demo"), seed_list, settings, call="demo")
     run_and_show_grid(grid, out, jobs=jobs, call="demo")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -64,11 +63,10 @@ def measure_context(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *,
 
     hams = {name: module for name, module in list_ham_layers(net).items() if name.startswith(layer)}
     ham_name = next(iter(hams)) if len(hams) == 1 else None
+    recorded = [layer] if ham_name is None else [layer, ham_name]
     attentions = [name for name in attention_layers(net) if name.startswith(layer)]
     for images, labels in batches:
-        activations = record_activations(
-            "measure_context", net, images, [layer] if ham_name is None else [layer, ham_name]
-        )
+        activations = record_activations("measure_context", net, images, recorded)
         matrices = {"before": activations[layer].before, "after": activations[layer].after}
         for end in ("before", "after"):
             add(f"silent_{end}", silent_share(matrices[end]))
@@ -193,20 +191,16 @@ def solver_variants(
             "redrawn"
         )
 
-    variants: list[Callable[[], None]] = []
-    for step_count, seed in product(steps, draws):
-        settings = [
-            (
-                layer,
-                layer.eval_steps if step_count is None else step_count,
-                layer.dictionary if seed is None else RedrawnDictionary(layer, seed + index),
-            )
-            for index, layer in enumerate(layers)
-        ]
-        variants.append(partial(_switch, settings))
-    return variants
+    def variant(step_count: int | None, seed: int | None) -> Callable[[], None]:
+        counts = [layer.eval_steps if step_count is None else step_count for layer in layers]
+        dictionaries: list[Any] = [layer.dictionary for layer in layers]
+        if seed is not None:
+            dictionaries = [RedrawnDictionary(layer, seed + index) for index, layer in enumerate(layers)]
 
+        def switch() -> None:
+            for layer, count, dictionary in zip(layers, counts, dictionaries, strict=True):
+                layer.eval_steps, layer.dictionary = count, dictionary
 
-def _switch(settings: Sequence[tuple[HamLayer, int, Any]]) -> None:
-    for layer, steps, dictionary in settings:
-        layer.eval_steps, layer.dictionary = steps, dictionary
+        return switch
+
+    return [variant(*settings) for settings in product(steps, draws)]

@@ -86,13 +86,8 @@ def fold_heads(layer: HamLayer, x: Tensor) -> Tensor:
 def prepare_solve(layer: HamLayer, x: Tensor) -> tuple[Tensor, Tensor]:
     """The matrices the layer factorises in evaluation, and its first bases.   b d n   ->   (b s) d n, (b s or 1) d r"""
     data = fold_heads(layer, x)
-    mode = layer.dictionary.training
-    layer.dictionary.eval()  # in training mode it would draw random bases
-    try:
-        with torch.no_grad():
-            bases = layer.dictionary(data)
-    finally:
-        layer.dictionary.train(mode)
+    with evaluation_mode(layer.dictionary):  # in training mode it would draw random bases
+        bases = layer.dictionary(data)
     assert bases is not None
     return data, bases
 

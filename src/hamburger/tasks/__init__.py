@@ -79,12 +79,11 @@ def find_training(name: str) -> SupervisedTraining:
     if name.endswith(".json"):
         text = _read_file(name, "train", "a recipe of `ham list recipes`")
         return read_recipe(text, task_named(_stored_task(text), f"train: {name}").recipe)
-    for registry in recipes.values():
-        if name in registry:
-            recipe: SupervisedTraining = registry.create(name)
-            return recipe
-    known = [name for registry in recipes.values() for name in registry]
-    raise UnknownNameError(f"no recipe '{name}'{did_you_mean(name, known)}")
+    known = {name: registry for registry in recipes.values() for name in registry}
+    if name not in known:
+        raise UnknownNameError(f"no recipe '{name}'{did_you_mean(name, known)}")
+    recipe: SupervisedTraining = known[name].create(name)
+    return recipe
 
 
 def find_gan_recipe(name: str) -> GanRecipe:

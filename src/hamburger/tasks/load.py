@@ -16,7 +16,7 @@ from hamburger.training.run_folder import BEST, RECIPE
 # Published weights: name -> repository on the Hugging Face hub. None are published yet.
 SHIPPED: dict[str, str] = {}
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-HUB_CONFIG, HUB_WEIGHTS = HUB = ("config.json", "model.safetensors")
+HUB_FILES = ("config.json", "model.safetensors")
 
 
 def load(name: str | os.PathLike[str], *, device: str | torch.device = "cpu", **hub_options: Any) -> nn.Module:
@@ -79,7 +79,7 @@ def _find_file(name: str | os.PathLike[str], hub_options: dict[str, Any]) -> Pat
     from huggingface_hub import hf_hub_download
 
     try:
-        return Path(hf_hub_download(repository, HUB_WEIGHTS, **hub_options))
+        return Path(hf_hub_download(repository, HUB_FILES[1], **hub_options))
     except Exception as error:  # a download fails in as many ways as there are networks
         reason = (str(error).strip().splitlines() or [""])[0]
         raise CheckpointError(
@@ -99,18 +99,18 @@ def find_weights(run_or_weights: Path) -> Path:
         return _in_folder(path)
     if not path.exists():
         raise InputError(f"weights: there is no {path}; name a run folder (of `ham train`) or a .safetensors file")
-    if path.suffix == ".safetensors":
-        return path
-    if (path.parent / BEST).is_file():
-        raise InputError(f"weights: {path} is not a weights file; name {path.parent / BEST} or {path.parent}")
-    raise InputError(f"weights: {path} is not a .safetensors file; name a run folder or a file that `ham train` wrote")
+    if path.suffix != ".safetensors":
+        best = path.parent / BEST
+        advice = f"{best} or {path.parent}" if best.is_file() else "a run folder or a file that `ham train` wrote"
+        raise InputError(f"weights: {path} is not a .safetensors file; name {advice}")
+    return path
 
 
 def _in_folder(folder: Path) -> Path:
     if (folder / BEST).is_file():
         return folder / BEST
-    if all((folder / name).is_file() for name in HUB):
-        return folder / HUB[1]
+    if all((folder / name).is_file() for name in HUB_FILES):
+        return folder / HUB_FILES[1]
     if (folder / RECIPE).is_file():
         raise InputError(
             f"weights: the run {folder} has no {BEST} yet; it is written at the first evaluation, "
@@ -122,6 +122,6 @@ def _in_folder(folder: Path) -> Path:
     if others:
         raise InputError(f"weights: {folder} holds {len(others)} weights files; name one, such as {others[0]}")
     raise InputError(
-        f"weights: {folder} holds neither {BEST} (a run) nor {' and '.join(HUB)} (a hub folder); "
+        f"weights: {folder} holds neither {BEST} (a run) nor {' and '.join(HUB_FILES)} (a hub folder); "
         f"name the folder given to `ham train --run`"
     )

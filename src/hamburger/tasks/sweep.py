@@ -124,7 +124,7 @@ def run_grid(
     """
     check_count(call, "jobs", jobs, least=1)
     check_grid(grid, out, call=call)
-    out.mkdir(parents=True, exist_ok=True)
+    (out / "logs").mkdir(parents=True, exist_ok=True)
     waiting = [cell for cell in grid if not finished(cell, out)]
     ended = len(grid) - len(waiting)
     environment = process_environment(jobs)
@@ -134,7 +134,11 @@ def run_grid(
     def fill() -> None:
         while len(running) < jobs and (cell := next((cell for cell in waiting if _ready(cell, out)), None)):
             waiting.remove(cell)
-            running[cell] = _start(command(cell, out, data), _log(out, cell), environment)
+            words = command(cell, out, data)
+            with _log(out, cell).open("ab") as log:
+                running[cell] = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                )
 
     with StopSignal() as stop:
         try:
@@ -143,11 +147,8 @@ def run_grid(
                     raise KeyboardInterrupt
                 fill()
                 results: list[Cell] = []
-                for cell, process in list(running.items()):
-                    status = process.poll()
-                    if status is None:
-                        continue
-                    del running[cell]
+                for cell in [cell for cell, process in running.items() if process.poll() is not None]:
+                    status = running.pop(cell).returncode
                     ended += 1
                     if status or not finished(cell, out):
                         failed.append(f"{cell.name} (exit {status}): {_last_line(_log(out, cell))}")
@@ -174,20 +175,11 @@ def run_grid(
 
 def process_environment(jobs: int) -> dict[str, str]:
     """The environment of the runs: several at once share the cores and take no kernel that needs the whole GPU."""
-    environment = {**os.environ}
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))
+    defaults = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // jobs))}
     if jobs > 1:
         # a kernel that waits for all of its programs could wait forever for space that another process holds
-        environment.setdefault(BACKEND_VARIABLE, "plain")
-    return environment
-
-
-def _start(words: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as file:
-        return subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
-        )
+        defaults[BACKEND_VARIABLE] = "plain"
+    return {**defaults, **os.environ}
 
 
 def finished(cell: Cell, out: Path) -> bool:
@@ -208,8 +200,7 @@ def _log(out: Path, cell: Cell) -> Path:
 
 
 def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+    return log.read_text(errors="replace").strip().rpartition("\n")[2] or "no output"
 
 
 def _step(metrics: Path) -> int:
