@@ -117,9 +117,9 @@ def test_labels():
         ({"count": -1}, "count must be a whole number of at least 0"),
         ({"seed": -1}, "seed must be a whole number of at least 0"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
-        ({"labels": 9}, "labels must lie in 0 ... 4, got 9 ... 9"),
-        ({"labels": torch.zeros(2, dtype=torch.long)}, r"one class per image, \(3,\), got \(2,\)"),
-        ({"labels": "cat"}, "labels must be a class, a tensor of whole numbers, or None, got 'cat'"),
+        ({"labels": 9}, "classes must lie in 0 ... 4, got 9 ... 9"),
+        ({"labels": torch.zeros(2, dtype=torch.long)}, r"one class per sample, \(3,\), got \(2,\)"),
+        ({"labels": "cat"}, "classes must be a tensor of whole numbers, got str"),
     ],
 )
 def test_error_messages(options, message):

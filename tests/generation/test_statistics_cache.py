@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from hamburger.errors import CheckpointError
 from hamburger.generation.evaluate import cached_tensors
@@ -46,10 +45,6 @@ def test_computed_once_for_each_key(file, tensors, field):
     cached_tensors(file.parent, "statistics", other, lambda: tensors)
     read(file.parent, other)
     assert len(list(file.parent.iterdir())) == 2
-    (new,) = set(file.parent.iterdir()) - {file}
-    new.rename(file)
-    with pytest.raises(CheckpointError, match="saved for another key"):
-        read(file.parent)
 
 
 def test_a_failed_computation_leaves_no_file(tmp_path):
@@ -63,20 +58,4 @@ def test_truncated_files(file, cut):
     content = file.read_bytes()
     file.write_bytes(content[: int(cut * len(content)) if isinstance(cut, float) else cut])
     with pytest.raises(CheckpointError, match=r"is damaged .*; delete it"):
-        read(file.parent)
-
-
-def test_one_flipped_bit(file):
-    content = bytearray(file.read_bytes())
-    for place in (len(content) - 1, len(content) - 100):
-        changed = content.copy()
-        changed[place] ^= 1
-        file.write_bytes(changed)
-        with pytest.raises(CheckpointError, match="does not match its checksum"):
-            read(file.parent)
-
-
-def test_files_of_other_programs(file):
-    save_file({"mean": torch.zeros(3)}, file)
-    with pytest.raises(CheckpointError, match="is damaged"):
         read(file.parent)

@@ -29,11 +29,7 @@ from hamburger.generation.metrics.distances import (
     kernel_distance,
     precision_recall,
 )
-from hamburger.generation.metrics.extractors import (
-    NetworkExtractor,
-    digest_tensors,
-    distance_name,
-)
+from hamburger.generation.metrics.extractors import NetworkExtractor, distance_name
 from hamburger.generation.model import Generator
 from hamburger.generation.sampling import samples
 from hamburger.generation.visualize import to_bytes
@@ -243,43 +239,24 @@ def collect_features(
     return moments.gaussian(), torch.cat(kept)
 
 
-# -- cache of statistics and features of real images -------------------------------------------------------------------
-
-ENTRY = "hamburger.cache"  # in the metadata of the .safetensors file
-
-
 def cached_tensors(
     folder: Path, kind: str, key: dict[str, Any], compute: Callable[[], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
     """The tensors of `key` from the folder, or from `compute`, whose result is then saved there.
 
-    The key must hold everything that the tensors depend on; each key has its own file, which holds the key and a
-    checksum. A file that is damaged or holds another key raises: delete it to compute again.
+    The key must hold everything that the tensors depend on; its hash is the name of the file.
     """
-    text = json.dumps(key, sort_keys=True)
-    path = folder / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:32]}.safetensors"
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save
+
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+    path = folder / f"{kind}-{digest}.safetensors"
     if path.exists():
-        return _read_cached(path, text)
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"gan fid: the cached file {path} is damaged ({error}); delete it") from error
     check_writable(path)  # before the work, not after it
     tensors = {name: value.detach().cpu().contiguous() for name, value in compute().items()}
-    from safetensors.torch import save
-
-    entry = json.dumps({"key": text, "content": digest_tensors(tensors)})
-    write_atomically(path, save(tensors, metadata={ENTRY: entry}))
-    return tensors
-
-
-def _read_cached(path: Path, key: str) -> dict[str, Tensor]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            entry = json.loads((file.metadata() or {})[ENTRY])
-            tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if entry["content"] != digest_tensors(tensors):
-            raise ValueError("its content does not match its checksum")
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"gan fid: the cached file {path} is damaged ({error}); delete it") from error
-    if entry["key"] != key:
-        raise CheckpointError(f"gan fid: the cached file {path} was saved for another key; delete it")
+    write_atomically(path, save(tensors))
     return tensors

@@ -21,7 +21,6 @@ from hamburger.errors import (
     check_positive,
     did_you_mean,
 )
-from hamburger.generation.networks import ylg  # noqa: F401 - registers its context
 from hamburger.generation.networks.contexts import create_gan_context
 from hamburger.generation.networks.layers import INITS, DownBlock, LayerFactory, UpBlock
 from hamburger.generation.networks.spectral import CONVENTIONS
@@ -106,15 +105,8 @@ def create_gan(
         style = replace(style, context=context)
     if options and style.context is None:
         raise OptionError(f"{call}: context_options need a context, got {options} without one; leave them out")
-    plan = plan_gan(
-        call,
-        resolution=resolution,
-        width=width,
-        generator_multipliers=generator_multipliers,
-        discriminator_multipliers=discriminator_multipliers,
-        discriminator_downs=discriminator_downs,
-        context_at=context_at,
-    )
+    multipliers = generator_multipliers, discriminator_multipliers
+    plan = plan_gan(call, resolution, width, *multipliers, discriminator_downs, context_at)
     generator = Generator(style, plan, latent=latent, num_classes=num_classes, context_options=options)
     discriminator = Discriminator(style, plan, num_classes=num_classes, context_options=options)
     config = {
@@ -214,7 +206,6 @@ class GanPlan:
 
 def plan_gan(
     call: str,
-    *,
     resolution: int,
     width: int,
     generator_multipliers: Sequence[int] | None,

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from hamburger.errors import InputError, OptionError, ShapeError, check_count, check_positive, check_seed
-from hamburger.generation.model import Generator
+from hamburger.errors import check_count, check_positive, check_seed
+from hamburger.generation.model import Generator, check_classes
 from hamburger.training.supervised import evaluation_mode
 
 BLOCK = 16  # images that the generator makes in one call
@@ -57,7 +57,10 @@ def samples(
     check_count("sample", "count", count, least=0)
     check_count("sample", "batch_size", batch_size, least=1)
     check_seed("sample", seed)
-    given = _check_labels(count, generator.num_classes, labels)
+    if labels is not None:
+        if isinstance(labels, int) and not isinstance(labels, bool):
+            labels = torch.full((count,), labels)
+        check_classes("sample", labels.cpu() if isinstance(labels, Tensor) else labels, count, generator.num_classes)
     # blocks begin at multiples of BLOCK, so that a sample has the same place in its block whatever `start` is
     begin, end = start - start % BLOCK, start + count
     chunk = BLOCK * max(1, batch_size // BLOCK)
@@ -71,8 +74,8 @@ def samples(
             start=first,
             truncation=truncation,
         )
-        if given is not None:
-            y[skipped:] = given[first + skipped - start : last - start]
+        if isinstance(labels, Tensor):
+            y[skipped:] = labels[first + skipped - start : last - start]
         images = generate(generator, z, y)
         yield images[skipped:], y[skipped:].to(images.device)
 
@@ -110,22 +113,6 @@ def sample(
     )
     empty = torch.empty(0, 3, generator.resolution, generator.resolution)
     return torch.cat([empty, *(images.cpu() for images, _ in batches)])
-
-
-def _check_labels(count: int, num_classes: int, labels: int | Tensor | None) -> Tensor | None:
-    if labels is None:
-        return None
-    if isinstance(labels, int) and not isinstance(labels, bool):
-        labels = torch.full((count,), labels)
-    if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.dtype == torch.bool:
-        raise InputError(f"sample: labels must be a class, a tensor of whole numbers, or None, got {labels!r}")
-    if labels.shape != (count,):
-        raise ShapeError(f"sample: labels must hold one class per image, ({count},), got {tuple(labels.shape)}")
-    if count and not (int(labels.min()) >= 0 and int(labels.max()) < num_classes):
-        raise OptionError(
-            f"sample: labels must lie in 0 ... {num_classes - 1}, got {int(labels.min())} ... {int(labels.max())}"
-        )
-    return labels.long().cpu()
 
 
 # -- keyed random numbers ----------------------------------------------------------------------------------------------

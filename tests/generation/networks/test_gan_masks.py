@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hamburger.generation.networks.ylg import HEADS, attention_pattern, build_masks, rank_cells
+from hamburger.generation.networks.contexts import HEADS, attention_pattern, build_masks, rank_cells
 
 
 def slow_ranks(height, width):

@@ -11,7 +11,7 @@ from torch import nn
 
 from hamburger.errors import ShapeError
 from hamburger.generation.gan_steps import discriminator_hinge, generator_hinge
-from hamburger.generation.networks.contexts import HamBlock, SelfAttention, UniformDictionary
+from hamburger.generation.networks.contexts import HamBlock, SelfAttention, SparseAttention, UniformDictionary
 from hamburger.generation.networks.layers import (
     ConditionalBatchNorm2d,
     DownBlock,
@@ -26,7 +26,6 @@ from hamburger.generation.networks.spectral import (
     run_power_iterations,
     spectral_norm,
 )
-from hamburger.generation.networks.ylg import SparseAttention
 from hamburger_lab.bench.footprint import count_params_and_macs
 
 PLAIN = LayerFactory()

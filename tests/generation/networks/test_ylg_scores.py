@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from hamburger.errors import OptionError
+from hamburger.generation.networks.contexts import SparseAttention
 from hamburger.generation.networks.layers import LayerFactory
-from hamburger.generation.networks.ylg import SparseAttention
 
 
 def block(scores, size=8):

@@ -14,7 +14,6 @@ from torch import Tensor
 from hamburger.errors import InputError, NotFiniteError, OptionError, ShapeError, check_count
 from hamburger.tensors import check_shapes, check_tensor
 
-ROWS = 1024  # rows of a kernel matrix in memory at a time
 PAIRS = 2**23  # distances between neighbours in memory at a time: 64 MiB
 
 
@@ -164,13 +163,12 @@ def kernel_distance(
 def mmd2(x: Tensor, y: Tensor) -> float:
     """Unbiased estimate of the squared maximum mean discrepancy from all pairs.   x: n d    y: m d
 
-    The mean of k(x_i, x_j) over i != j, plus the same for y, minus twice the mean of k(x_i, y_j). Computed in float64,
-    some rows at a time.
+    The mean of k(x_i, x_j) over i != j, plus the same for y, minus twice the mean of k(x_i, y_j). Computed in float64.
     """
     x, y = x.detach().double(), y.detach().double()
     n, m = len(x), len(y)
     within = _sum_off_diagonal(x) / (n * (n - 1)) + _sum_off_diagonal(y) / (m * (m - 1))
-    across = sum(float(polynomial_kernel(rows, y).sum()) for rows in x.split(ROWS)) / (n * m)
+    across = float(polynomial_kernel(x, y).sum()) / (n * m)
     return within - 2 * across
 
 
@@ -181,12 +179,9 @@ def polynomial_kernel(x: Tensor, y: Tensor) -> Tensor:
 
 def _sum_off_diagonal(x: Tensor) -> float:
     """Sum of the kernel over all pairs of different samples."""
-    total = 0.0
-    for start in range(0, len(x), ROWS):
-        kernel = polynomial_kernel(x[start : start + ROWS], x)
-        kernel.diagonal(start).zero_()  # zeroed, not subtracted: the diagonal is the largest part
-        total += float(kernel.sum())
-    return total
+    kernel = polynomial_kernel(x, x)
+    kernel.diagonal().zero_()  # zeroed, not subtracted: the diagonal is the largest part
+    return float(kernel.sum())
 
 
 # -- precision and recall (Kynkaanniemi et al.: Improved precision and recall metric, 2019) ----------------------------
