@@ -357,6 +357,8 @@ def test_near_objects_are_brighter():
         (("optim.beta1=1",), "optim.beta1"),
         (("optim.lr=0",), "optim.lr"),
         (("data.crop=0,8",), "data.crop"),
+        (("data.crop=8",), "data.crop: takes 2"),
+        (("data.photometric=2",), "data.photometric"),
         (("batch=3", "accumulate=2"), "batch=4"),
     ],
 )

@@ -83,7 +83,18 @@ def write_weights(path: str | os.PathLike[str], net: nn.Module, info: Info, *, d
 
 def read_weights(call: str, path: str | os.PathLike[str], task: str | None = None) -> tuple[Info, dict[str, Tensor]]:
     """Return info and tensors that `write_weights` wrote; refuse a file of another task. Executes nothing in it."""
-    metadata, tensors = read_tensors(call, path)
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"{call}: there is no file {path}")
+    try:
+        metadata, tensors = read_metadata(path), load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{call}: {path} ({path.stat().st_size} bytes) is not a readable .safetensors file: {error}"
+        ) from error
     if KEY not in metadata:
         raise CheckpointError(
             f"{call}: {path} has no hamburger metadata, so it was not written by save_weights; pass weights of a "
@@ -108,23 +119,6 @@ def read_task_name(path: str | os.PathLike[str]) -> object:
         return Info.from_json(read_metadata(path)[KEY], str(path)).model.get("task")
     except (SafetensorError, OSError, KeyError, CheckpointError):
         return None
-
-
-def read_tensors(call: str, path: str | os.PathLike[str]) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Return metadata and tensors of any .safetensors file."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"{call}: there is no file {path}")
-    try:
-        metadata, tensors = read_metadata(path), load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"{call}: {path} ({path.stat().st_size} bytes) is not a readable .safetensors file: {error}"
-        ) from error
-    return metadata, tensors
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:

@@ -57,10 +57,11 @@ def samples(
     check_count("sample", "count", count, least=0)
     check_count("sample", "batch_size", batch_size, least=1)
     check_seed("sample", seed)
+    if isinstance(labels, int):
+        labels = torch.full((count,), labels)
     if labels is not None:
-        if isinstance(labels, int) and not isinstance(labels, bool):
-            labels = torch.full((count,), labels)
-        check_classes("sample", labels.cpu() if isinstance(labels, Tensor) else labels, count, generator.num_classes)
+        labels = labels.cpu() if isinstance(labels, Tensor) else labels  # on a GPU their range would not be checked
+        check_classes("sample", labels, count, generator.num_classes)
     # blocks begin at multiples of BLOCK, so that a sample has the same place in its block whatever `start` is
     begin, end = start - start % BLOCK, start + count
     chunk = BLOCK * max(1, batch_size // BLOCK)
@@ -74,7 +75,7 @@ def samples(
             start=first,
             truncation=truncation,
         )
-        if isinstance(labels, Tensor):
+        if labels is not None:
             y[skipped:] = labels[first + skipped - start : last - start]
         images = generate(generator, z, y)
         yield images[skipped:], y[skipped:].to(images.device)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hamburger.errors import DataError
 from hamburger.registry import Registry
-from hamburger.training.augment import AugmentedView, check_augmentation, draw_view, interpolation_taps
+from hamburger.training.augment import AugmentedView, draw_view, interpolation_taps
 from hamburger.training.datasets import Colour, create_from_registry, format_problems
 from hamburger.training.image_files import MEAN, upload
 from hamburger.training.keyed_rng import KeyedRng
@@ -128,7 +128,6 @@ class SceneBatches(BatchLoader[DetectionSet, Scene, list[Scene], SceneBatch]):
         pad: bool = True,
         **options: Any,
     ) -> None:
-        check_augmentation("SceneBatches", crop, scales, flip, 0.0)
         self.crop, self.scales, self.flip, self.pad = crop, (float(scales[0]), float(scales[1])), flip, pad
         super().__init__(dataset, **options)
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamburger.errors import DataError, OptionError, check_count, check_flag, check_positive
+from hamburger.errors import DataError
 from hamburger.registry import Registry
 from hamburger.training.augment import (
     AugmentedView,
@@ -155,12 +155,6 @@ class StereoBatches(PackedImageLoader[StereoSet, StereoBatch]):
         photometric: float = 0.0,
         **options: Any,
     ) -> None:
-        if len(crop) != 2:
-            raise OptionError(f"StereoBatches: crop must be height and width (got {crop!r})")
-        for side in crop:
-            check_count("StereoBatches", "each side of the crop", side, least=1)
-        check_flag("StereoBatches", "flip", flip)
-        check_positive("StereoBatches", "photometric", photometric, zero=True, most=0.9)
         self.crop, self.flip, self.photometric = crop, flip, float(photometric)
         super().__init__(dataset, **options)
 

@@ -180,35 +180,24 @@ def find_consistent(left: Floats, right: Floats) -> Mask:
 
 # -- PFM: one float32 per pixel, rows from the bottom up, in either byte order -----------------------------------------
 
-PFM_HEADER = re.compile(rb"(P[fF])\s+(\d+)\s+(\d+)\s+([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s")
-MAX_HEADER = 256  # bytes
-
 
 def read_pfm(path: Path) -> Floats:
     """The content of a one-channel PFM file.   ->   h w, rows from the top down"""
+    from PIL import Image
+
     try:
-        content = path.read_bytes()
+        with Image.open(path, formats=("PPM",)) as image:
+            mode, values = image.mode, np.array(image, np.float32)
     except FileNotFoundError:
         raise DataError(f"{path}: missing") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error})") from None
-    header = PFM_HEADER.match(content[:MAX_HEADER])
-    if header is None:
-        raise DataError(f"{path}: not a PFM file; it should begin with Pf, width, height and a scale")
-    kind, width, height, scale = header[1], int(header[2]), int(header[3]), float(header[4])
-    if kind == b"PF":
-        raise DataError(f"{path}: has three channels (PF); a disparity map has one (Pf)")
-    if not width or not height or not scale:
-        raise DataError(f"{path}: has {width} x {height} pixels and scale {scale:g}; none of them may be 0")
-    body = content[header.end() :]
-    if len(body) != 4 * width * height:
+    except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: has {len(body)} bytes of pixels, but {width} x {height} float32 take {4 * width * height}; the "
-            "file is damaged or incomplete"
-        )
-    # the sign of the scale gives the byte order; its size is a unit, which disparity maps do not use
-    values = np.frombuffer(body, "<f4" if scale < 0 else ">f4").reshape(height, width)
-    return np.ascontiguousarray(values[::-1], dtype=np.float32)
+            f"{path}: not a one-channel PFM file, or damaged ({error}); it should begin with Pf, width, height and a "
+            f"scale that is not 0"
+        ) from None
+    if mode != "F":
+        raise DataError(f"{path}: has mode {mode}; a disparity map is a PFM file with one channel (Pf)")
+    return values
 
 
 def encode_pfm(values: Floats) -> bytes:
