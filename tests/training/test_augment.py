@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from hamburger.training.augment import AugmentedView, draw_view, join, random_offset, render, to_pixels
 from hamburger.training.datasets import Sample
 from hamburger.training.image_files import normalise
-from hamburger.training.keyed_rng import KeyedRng
+from hamburger.training.loader import KeyedRng
 
 
 def sample(h, w, values=(0, 1, 7, 255)):

@@ -8,8 +8,14 @@ from typing import Any
 from hamburger.classification.model import STEMS
 from hamburger.errors import check_choice, check_count, check_flag
 from hamburger.registry import Registry
-from hamburger.training.recipe import Optim, SupervisedTraining, check_optim, check_two_at_once
-from hamburger.training.supervised import DataOptions, check_supervised
+from hamburger.training.recipe import (
+    DataOptions,
+    Optim,
+    SupervisedTraining,
+    check_optim,
+    check_supervised,
+    check_two_at_once,
+)
 
 
 @dataclass(frozen=True)

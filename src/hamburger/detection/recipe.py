@@ -7,8 +7,7 @@ from typing import Any
 
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.registry import Registry
-from hamburger.training.recipe import Optim, SupervisedTraining, check_optim, check_views
-from hamburger.training.supervised import DataOptions, check_supervised
+from hamburger.training.recipe import DataOptions, Optim, SupervisedTraining, check_optim, check_supervised, check_views
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from hamburger.generation.metrics.extractors import NetworkExtractor, distance_n
 from hamburger.generation.model import Generator
 from hamburger.generation.sampling import samples
 from hamburger.generation.visualize import to_bytes
-from hamburger.training.keyed_rng import Integers, KeyedRng
+from hamburger.training.loader import Integers, KeyedRng
 
 CHOICE_SEED = 0  # selects the real images whose features are cached: always the same ones
 Progress = Callable[[str, int], object]  # receives what is being processed, and how many more images of it are done

@@ -7,8 +7,15 @@ from typing import Any
 
 from hamburger.errors import OptionError, check_count, check_positive
 from hamburger.registry import Registry
-from hamburger.training.recipe import LATE, Optim, SupervisedTraining, check_optim, check_views
-from hamburger.training.supervised import DataOptions, check_supervised
+from hamburger.training.recipe import (
+    LATE,
+    DataOptions,
+    Optim,
+    SupervisedTraining,
+    check_optim,
+    check_supervised,
+    check_views,
+)
 
 
 @dataclass(frozen=True)

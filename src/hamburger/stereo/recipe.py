@@ -10,8 +10,7 @@ from hamburger.insertion.insert import POSITION_BLIND
 from hamburger.insertion.inserted import GATES
 from hamburger.registry import Registry
 from hamburger.stereo.model import check_stereo_options
-from hamburger.training.recipe import AdamOptim, SupervisedTraining, check_optim
-from hamburger.training.supervised import DataOptions, check_supervised
+from hamburger.training.recipe import AdamOptim, DataOptions, SupervisedTraining, check_optim, check_supervised
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from hamburger import distributed
 from hamburger.errors import OptionError, check_choice, check_count
 
-ACCELERATORS = ("auto", "cpu", "cuda")
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}  # by the recipe's precision
 
 
@@ -47,11 +47,11 @@ class Accelerator:
     """One of `devices * nodes` processes. Building it checks the options; `launch` starts the others."""
 
     def __init__(self, accelerator: str = "auto", *, devices: int = 1, nodes: int = 1, precision: str = "32") -> None:
-        check_choice("train", "accelerator", accelerator, ACCELERATORS)
+        check_choice("train", "accelerator", accelerator, ("auto", "cpu", "cuda"))
         check_count("train", "devices", devices, least=1)
         check_count("train", "nodes", nodes, least=1)
         if accelerator == "auto":
-            accelerator = "cuda" if torch.cuda.is_available() else "cpu"
+            accelerator = pick_device().type
         if under_torchrun():
             devices, nodes = _torchrun_sizes(devices, nodes)
         if accelerator == "cuda" and devices > torch.cuda.device_count():
@@ -66,7 +66,7 @@ class Accelerator:
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0")) if self.processes > 1 else 0
         self.device = torch.device("cuda", self.local_rank) if accelerator == "cuda" else torch.device("cpu")
         self.dtype = AUTOCAST.get(precision)  # of autocast; None: no autocast
-        self.scaler = torch.amp.GradScaler(accelerator) if precision == "fp16" else None
+        self.scaler = torch.amp.GradScaler(accelerator, enabled=precision == "fp16")  # of the loss
         self.started: list[subprocess.Popen[bytes]] = []  # the processes that this one has started
 
     @property
@@ -159,7 +159,7 @@ class Accelerator:
         return nullcontext() if self.dtype is None else torch.autocast(self.device.type, dtype=self.dtype)
 
     def backward(self, loss: Tensor) -> None:
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        self.scaler.scale(loss).backward()
 
     def no_sync(self, model: AutocastModule) -> AbstractContextManager[Any]:
         """Gradients stay in this process: those of all micro-batches are averaged once, with the last."""
@@ -168,25 +168,13 @@ class Accelerator:
 
     def clip_gradients(self, model: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float) -> None:
         """Scale all gradients down where their joint norm is above `max_norm`."""
-        if self.scaler is not None:
-            self.scaler.unscale_(optimizer)
+        self.scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
 
     def optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Update the weights; with the loss scaling of fp16, skip the update where a gradient is not finite."""
-        if self.scaler is None:
-            optimizer.step()
-        else:
-            self.scaler.step(optimizer)
-            self.scaler.update()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the loss scaling."""
-        return {} if self.scaler is None else self.scaler.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.scaler is not None:
-            self.scaler.load_state_dict(state)
+        self.scaler.step(optimizer)
+        self.scaler.update()
 
 
 class AutocastModule(nn.Module):
@@ -202,20 +190,11 @@ class AutocastModule(nn.Module):
     def forward(self, *args: Any, **options: Any) -> Any:
         with self._accelerator.autocast():
             outputs = self.wrapped(*args, **options)
-        return outputs if self._accelerator.dtype is None else to_float32(outputs)
+        return outputs if self._accelerator.dtype is None else tree_map(to_float32, outputs)
 
 
-def to_float32(outputs: Any) -> Any:
-    """The floating-point tensors in dicts, lists and tuples as float32."""
-    if isinstance(outputs, Tensor):
-        return outputs.float() if outputs.is_floating_point() else outputs
-    if isinstance(outputs, dict):
-        return {key: to_float32(value) for key, value in outputs.items()}
-    if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
-        return type(outputs)(*map(to_float32, outputs))
-    if isinstance(outputs, (list, tuple)):
-        return type(outputs)(map(to_float32, outputs))
-    return outputs
+def to_float32(output: Any) -> Any:
+    return output.float() if isinstance(output, Tensor) and output.is_floating_point() else output
 
 
 def under_torchrun() -> bool:

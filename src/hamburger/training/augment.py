@@ -22,8 +22,7 @@ from torch import Tensor
 from hamburger.errors import OptionError, check_count, check_flag, check_positive
 from hamburger.training.datasets import IGNORE, Sample
 from hamburger.training.image_files import MEAN, STD, normalise, upload
-from hamburger.training.keyed_rng import KeyedRng
-from hamburger.training.loader import BatchLoader, Part, Set
+from hamburger.training.loader import BatchLoader, KeyedRng, Part, Set
 
 
 class PackedSample(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,10 +75,6 @@ class Progress:
 
     step: int = 0
     loss: float | None = None  # the last one logged
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
 
 
 @dataclass

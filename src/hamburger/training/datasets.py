@@ -18,7 +18,7 @@ from hamburger.errors import DataError, OptionError, ShapeError, did_you_mean
 from hamburger.files import write_atomically
 from hamburger.registry import Registry, options_of
 from hamburger.training.image_files import Bytes
-from hamburger.training.keyed_rng import Integers, KeyedRng
+from hamburger.training.loader import Integers, KeyedRng
 
 IGNORE = 255  # the label of pixels that do not count
 Colour = tuple[int, int, int]

@@ -13,19 +13,76 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from hamburger import distributed
 from hamburger.errors import DataError, OptionError, check_choice, check_count, check_seed
-from hamburger.training.keyed_rng import KeyedRng, samples_of, view_rng
-from hamburger.training.recipe import Training
+from hamburger.training.recipe import RESIDENT, Training
 
 A = TypeVar("A")
 B = TypeVar("B")
+Integers = npt.NDArray[np.int64]
+
+
+# -- random numbers as a function of (seed, step, position) alone, and the sample order made from them -----------------
+
+
+class KeyedRng:
+    """A random generator determined by its key, such as (seed, step, position)."""
+
+    def __init__(self, *key: int) -> None:
+        self.bits = np.random.PCG64(np.random.SeedSequence(key))
+
+    def below(self, most: int, count: int) -> Integers:
+        """`count` integers in 0 ... most - 1. The bias of the modulo is below 2^-50 here."""
+        return (self.bits.random_raw(count) % np.uint64(most)).astype(np.int64)
+
+    def uniform(self) -> float:
+        """A number in [0, 1)."""
+        return int(self.bits.random_raw() >> 11) * 2.0**-53
+
+    def shuffled(self, n: int) -> Integers:
+        return np.argsort(self.bits.random_raw(n), kind="stable")
+
+    def noise(self, *shape: int) -> npt.NDArray[np.float64]:
+        """Nearly normal, mean 0 and deviation 1: the sum of four bytes, shifted and scaled."""
+        n = int(np.prod(shape))
+        drawn = self.bits.random_raw(-(-n // 2)).astype("<u8").view(np.uint8)[: 4 * n].reshape(4, *shape)
+        summed = drawn.sum(0, dtype=np.int64)
+        return (summed - 510) * (1 / np.sqrt(4 * (256**2 - 1) / 12))
+
+
+ORDER = 1  # part of the key: the draws of the order and of the views are independent
+VIEW = 2
+
+
+@lru_cache(maxsize=4)
+def permutation(seed: int, epoch: int, n: int) -> Integers:
+    return KeyedRng(seed, ORDER, epoch).shuffled(n)
+
+
+def samples_of(seed: int, step: int, *, n: int, batch: int) -> list[int]:
+    """The samples of a step's global batch, over all processes and micro-batches.
+
+    Each epoch has every sample once, in its own order; a batch may span two epochs.
+    """
+    first = step * batch
+    return [int(permutation(seed, place // n, n)[place % n]) for place in range(first, first + batch)]
+
+
+def view_rng(seed: int, step: int, position: int) -> KeyedRng:
+    """The generator for the view of the sample at `position` of the global batch."""
+    return KeyedRng(seed, VIEW, step, position)
+
+
+# -- reading ahead -----------------------------------------------------------------------------------------------------
 
 
 def prefetch(work: Callable[[A], B], items: Iterable[A], *, workers: int, depth: int) -> Generator[B]:
@@ -71,7 +128,7 @@ S = TypeVar("S", bound=Sample)
 
 def stays_resident(read: Callable[[int], Sample], n: int, resident: str, device: torch.device, world: int) -> bool:
     """Whether to keep the n samples on the device; "auto" compares an estimate with the free memory."""
-    check_choice("Batches", "resident", resident, ("auto", "yes", "no"))
+    check_choice("Batches", "resident", resident, RESIDENT)
     if resident != "auto":
         return resident == "yes"
     if device.type == "cuda":
@@ -83,22 +140,6 @@ def estimated_bytes(read: Callable[[int], Sample], n: int) -> float:
     """An estimate of the size of all n samples, from some spread over the set."""
     probed = range(0, n, max(1, n // PROBED))
     return n * sum(read(i).nbytes for i in probed) / len(probed)
-
-
-def read_all(
-    read: Callable[[int], S],
-    n: int,
-    device: torch.device,
-    *,
-    workers: int = 0,
-    after: Callable[[], object] | None = None,
-) -> Iterator[S]:
-    """Yield every sample once, read by threads and moved to the device."""
-    threads = max(workers, min(16, os.cpu_count() or 1))
-    for one in prefetch(read, range(n), workers=threads, depth=4 * threads):
-        yield one.to(device)
-        if after is not None:
-            after()
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -117,7 +158,7 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
 
     `resident`: "yes" keeps the whole set on the device as bytes, "no" reads files as they are needed (with `workers`
     threads, or none), "auto" keeps it where it takes less than 30 % of the GPU's free memory, or 2 GiB of main memory.
-    `waited` sums the seconds that the caller waited for batches. `loaded` is called after each resident sample.
+    `waited` sums the seconds that the caller waited for batches.
     """
 
     def __init__(
@@ -132,13 +173,10 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
         accumulate: int = 1,
         workers: int = 0,
         resident: str = "auto",
-        loaded: Callable[[], object] | None = None,
     ) -> None:
-        call = "Batches"
-        check_seed(call, seed)
-        check_count(call, "batch", batch, least=1)
-        check_count(call, "accumulate", accumulate, least=1)
-        check_count(call, "workers", workers, least=0)
+        check_seed("Batches", seed)
+        for name, value, least in (("batch", batch, 1), ("accumulate", accumulate, 1), ("workers", workers, 0)):
+            check_count("Batches", name, value, least=least)
         if batch % (world * accumulate):
             raise OptionError(
                 f"Batches: a batch of {batch} does not divide into {world} processes times {accumulate} "
@@ -153,7 +191,9 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
         self.kept: Held | None = None
         n = len(dataset.ids)
         if stays_resident(self.read, n, resident, self.device, world):
-            self.kept = self.hold(read_all(self.read, n, self.device, workers=workers, after=loaded))
+            threads = max(workers, min(16, os.cpu_count() or 1))
+            samples = prefetch(self.read, range(n), workers=threads, depth=4 * threads)
+            self.kept = self.hold(sample.to(self.device) for sample in samples)
 
     # -- implemented by each task --------------------------------------------------------------------------------
 

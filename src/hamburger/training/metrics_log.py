@@ -5,17 +5,19 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from hamburger import distributed
 from hamburger.training.task import Score
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 
 @dataclass(frozen=True)
@@ -91,59 +93,41 @@ class LossRecord:
         self.names: list[str] = []
         self.values = torch.empty(0, 0, device=device)  # steps terms
         self.steps: list[int] = []  # cleared with each line of the log
-        self.ids: deque[tuple[int, list[str]]] = deque(maxlen=capacity)
+        self.ids: list[list[str]] = []  # of each step
 
     def add(self, step: int, terms: Mapping[str, Tensor], ids: Sequence[str]) -> None:
         if list(terms) != self.names:
             self.names = list(terms)
             self.values = torch.zeros(self.capacity, len(terms), device=self.device)
-            self.steps = []
+            self.clear()
         self.values[len(self.steps)] = torch.stack([value.detach().float() for value in terms.values()])
         self.steps.append(step)
-        self.ids.append((step, list(ids)))
+        self.ids.append(list(ids))
+
+    def clear(self) -> None:
+        self.steps, self.ids = [], []
 
     def global_values(self) -> Tensor:
         """The terms over the global batch; this waits for the device.   steps terms"""
         return (distributed.sum_over_ranks(self.values[: len(self.steps)]) / distributed.world_size()).cpu()
-
-    def ids_of(self, step: int) -> list[str]:
-        return next((ids for known, ids in self.ids if known == step), [])
 
     def state(self) -> dict[str, Any]:
         return {"names": list(self.names), "steps": list(self.steps), "values": self.global_values().clone()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.names, self.steps = list(state["names"]), list(state["steps"])
+        self.ids = [[] for _ in self.steps]
         self.values = torch.zeros(self.capacity, len(self.names), device=self.device)
         self.values[: len(self.steps)] = state["values"].to(self.device)
 
 
-def first_nonfinite_step(values: Tensor, steps: Sequence[int]) -> int | None:
-    """The first step with a term that is not finite, None where all are.   values: steps terms"""
-    good = torch.isfinite(values).all(1)
-    return None if bool(good.all()) else steps[int((~good).nonzero()[0])]
-
-
-# -- TensorBoard -------------------------------------------------------------------------------------------------------
-
-
-class TensorBoardLog:
-    """Writes the numbers of each row under their names; loss terms and classes as `name/term`."""
-
-    def __init__(self, folder: Path, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        # hides what an interrupted run wrote after its last checkpoint
-        self.writer = SummaryWriter(str(folder), purge_step=step + 1)
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        for name, value in row.items():
-            entries = {name: value}
-            if isinstance(value, Mapping):
-                entries = {f"{name}/{inner}": number for inner, number in value.items()}
-            for tag, number in entries.items():
-                if isinstance(number, int | float) and tag != "step":
-                    self.writer.add_scalar(tag, number, row["step"])
+def add_to_tensorboard(writer: SummaryWriter, row: Mapping[str, Any]) -> None:
+    """Write the numbers of a row under their names; loss terms and classes as `name/term`."""
+    for name, value in row.items():
+        entries = {f"{name}/{inner}": x for inner, x in value.items()} if isinstance(value, Mapping) else {name: value}
+        for tag, number in entries.items():
+            if isinstance(number, int | float) and tag != "step":
+                writer.add_scalar(tag, number, row["step"])
 
 
 # -- throughput and memory ---------------------------------------------------------------------------------------------
@@ -196,7 +180,11 @@ class ThroughputClock:
                 setattr(self, name, state[name])
 
     def peak_mb(self, device: torch.device) -> float:
-        return max(self.peak, peak_mb(device))
+        """Peak memory in MiB: of tensors on a GPU, of the whole process on a CPU."""
+        if device.type == "cuda":
+            return max(self.peak, torch.cuda.max_memory_allocated(device) / 2**20)
+        unit = 1 if sys.platform == "darwin" else 1024
+        return max(self.peak, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20)
 
     @property
     def images_per_s(self) -> float | None:
@@ -208,11 +196,3 @@ class ThroughputClock:
     @property
     def data_wait(self) -> float:
         return min(1.0, self.waited / self.seconds) if self.seconds > 0 else 0.0
-
-
-def peak_mb(device: torch.device) -> float:
-    """Peak memory in MiB: of tensors on a GPU, of the whole process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

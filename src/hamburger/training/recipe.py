@@ -22,9 +22,7 @@ from hamburger.errors import (
 )
 
 LATE = "late"  # marks fields added later: at their default they do not change a recipe's digest
-PRECISIONS = ("32", "bf16", "fp16")
 RESIDENT = ("auto", "yes", "no")
-KEEP = ("best", "last")
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,24 @@ class Training:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class DataOptions:
+    """The fields that the `data` of every supervised recipe has."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    train_split: str = "train"
+    val_split: str = "val"
+    flip: bool = True  # mirror half of the images
+    workers: int = 4
+    resident: str = "auto"  # keep the whole set on the device: "auto", "yes" or "no"
+
+
 class SupervisedTraining(Training):
     """The further fields of supervised recipes; the recipe dataclass of each task declares them."""
 
     model: Any  # options of the network, at least `context` and `context_options`
-    data: Any  # at least `name`, `options`, `val_split` and `workers`
+    data: Any  # a DataOptions
     optim: Any  # Optim (SGD) or AdamOptim
     eval_every: int
     keep: str
@@ -98,7 +109,7 @@ def check_training(recipe: Training, *, processes: int = 1) -> None:
     for name in ("sync_bn", "channels_last", "compile", "tensorboard"):
         check_flag(call, name, getattr(recipe, name))
     check_seed(call, recipe.seed)
-    check_choice(call, "precision", recipe.precision, PRECISIONS)
+    check_choice(call, "precision", recipe.precision, ("32", "bf16", "fp16"))
     shares = processes * recipe.accumulate
     if recipe.batch % shares:
         raise OptionError(
@@ -117,12 +128,21 @@ def check_two_at_once(recipe: Training, *, processes: int) -> None:
         )
 
 
+def check_supervised(recipe: SupervisedTraining, *, processes: int) -> str:
+    """Raise OptionError for the first invalid field that all tasks have; return the prefix of error messages."""
+    call = f"recipe '{recipe.name}'"
+    check_training(recipe, processes=processes)
+    check_count(call, "eval_every", recipe.eval_every, least=1)
+    check_choice(call, "keep", recipe.keep, ("best", "last"))
+    check_count(call, "data.workers", recipe.data.workers, least=0)
+    check_flag(call, "data.flip", recipe.data.flip)
+    check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
+    return call
+
+
 def check_views(call: str, data: Any) -> None:
-    """Check the fields of a recipe's `data` that say how images are cropped and read."""
+    """Check the fields of a recipe's `data` that say how images are cropped."""
     check_count(call, "data.crop", data.crop, least=1)
-    check_count(call, "data.workers", data.workers, least=0)
-    check_flag(call, "data.flip", data.flip)
-    check_choice(call, "data.resident", data.resident, RESIDENT)
     low, high = data.scales
     for scale in (low, high):
         check_positive(call, "data.scales", scale)

@@ -21,13 +21,8 @@ from hamburger.training.metrics_log import ThroughputClock
 from hamburger.training.recipe import Training, differences, read_recipe, to_json
 
 LOCK = ".lock"
-RECIPE, METRICS, TIMINGS, RESULT, BEST = (
-    "recipe.json",
-    "metrics.jsonl",
-    "timings.jsonl",
-    "result.json",
-    "best.safetensors",
-)
+RECIPE, RESULT, BEST = "recipe.json", "result.json", "best.safetensors"
+METRICS, TIMINGS = "metrics.jsonl", "timings.jsonl"
 ANGLES = "angles"  # the key of lines of the metrics that compare gradients
 
 
@@ -123,23 +118,13 @@ class RunFolder:
     def write_result(self, result: Mapping[str, Any]) -> None:
         write_durably(self.path / RESULT, (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
 
-    def drop_checkpoints(self) -> None:
-        """Delete the checkpoints of a finished run."""
-        for name in (checkpoint.LAST, checkpoint.PREVIOUS):
-            (self.path / name).unlink(missing_ok=True)
-
-    def log(self, row: Mapping[str, Any]) -> None:
-        self._append(METRICS, row)
-
     def angles(self) -> list[dict[str, Any]]:
         """The gradient comparisons in the metrics, each with its step."""
         lines = [json.loads(line) for line in (self.path / METRICS).read_text().splitlines()]
         return [{"step": line["step"], **line[ANGLES]} for line in lines if ANGLES in line]
 
-    def log_timing(self, row: Mapping[str, Any]) -> None:
-        self._append(TIMINGS, row)
-
-    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+    def append(self, name: str, row: Mapping[str, Any]) -> None:
+        """Add a row to the metrics or the timings."""
         with (self.path / name).open("ab") as file:  # closed at once, so a killed run keeps its lines
             file.write((json.dumps(row, allow_nan=False) + "\n").encode())
 

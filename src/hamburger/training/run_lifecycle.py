@@ -27,14 +27,15 @@ from hamburger.training.metrics_log import (
     LossRecord,
     Note,
     StepLogged,
-    TensorBoardLog,
     ThroughputClock,
-    first_nonfinite_step,
+    add_to_tensorboard,
 )
 from hamburger.training.recipe import Training, digest
-from hamburger.training.run_folder import RunFolder
+from hamburger.training.run_folder import METRICS, TIMINGS, RunFolder
 
 if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
     from hamburger.training.accelerator import Accelerator
 
 
@@ -59,7 +60,7 @@ class Run(ABC, Generic[R, P]):
         self.record = LossRecord(recipe.log_every, self.device)
         self.clock = ThroughputClock()
         self.first = distributed.rank() == 0
-        self.board: TensorBoardLog | None = None
+        self.board: SummaryWriter | None = None
         self.saved: int | None = None  # the step of the last good checkpoint
         self.light = False  # write no checkpoint of the last step
         self._unmeasured = 0  # images since the clock's last lap
@@ -115,7 +116,10 @@ class Run(ABC, Generic[R, P]):
     def run(self) -> None:
         """Make all steps. Where data, disk, memory or another process fail, raise a TrainingError that says so."""
         if self.recipe.tensorboard and self.first:
-            self.board = TensorBoardLog(self.folder.path / "tensorboard", self.progress.step)
+            from torch.utils.tensorboard import SummaryWriter
+
+            # purge_step hides what an interrupted run wrote after its last checkpoint
+            self.board = SummaryWriter(str(self.folder.path / "tensorboard"), purge_step=self.progress.step + 1)
         try:
             self.steps()
         except (DataError, OSError) as error:
@@ -136,7 +140,7 @@ class Run(ABC, Generic[R, P]):
             ) from error
         finally:
             if self.board is not None:
-                self.board.writer.close()
+                self.board.close()
 
     def done(self, step: int, terms: dict[str, Tensor], ids: list[str]) -> None:
         """Record the loss terms of a finished step and the images it saw."""
@@ -167,7 +171,7 @@ class Run(ABC, Generic[R, P]):
         """Write the mean terms since the last line to metrics.jsonl, and the speed to timings.jsonl."""
         values = self.record.global_values().double().mean(0).tolist()
         terms = dict(zip(self.record.names, values, strict=True))
-        self.record.steps = []
+        self.record.clear()
         step = self.progress.step
         row = self.line(terms)
         self.progress.loss = row["loss"]
@@ -178,16 +182,16 @@ class Run(ABC, Generic[R, P]):
             return
         self.write(row)
         timing = {"images_per_s": round(images_per_s, 2), "data_wait": round(data_wait, 4)}
-        self.folder.log_timing({"step": step, **timing})
+        self.folder.append(TIMINGS, {"step": step, **timing})
         left = (self.recipe.steps - step) * self.recipe.batch
         remaining = left / self.clock.images_per_s if self.clock.images_per_s else 0.0
         self.listen(StepLogged(step, row["loss"], row["lr"], images_per_s, data_wait, remaining, self.words(row)))
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row to metrics.jsonl, and to TensorBoard where the recipe asks for it."""
-        self.folder.log(row)
+        self.folder.append(METRICS, row)
         if self.board is not None:
-            self.board.add(row)
+            add_to_tensorboard(self.board, row)
 
     def lap(self) -> tuple[float, float]:
         """End the clock's current stretch: its images per second, and the share of its time spent on data."""
@@ -198,18 +202,19 @@ class Run(ABC, Generic[R, P]):
 
     # -- divergence ----------------------------------------------------------------------------------------------
 
-    def check_finite(self) -> Tensor:
-        """The recorded terms over the global batch; raise where the loss of a step is not finite.   steps terms"""
-        values = self.record.global_values()
-        step = first_nonfinite_step(values, self.record.steps)
-        if step is None:
-            return values
-        row = values[self.record.steps.index(step)].tolist()
-        terms = ", ".join(f"{name} {value:g}" for name, value in zip(self.record.names, row, strict=True))
-        ids = [name for own in distributed.gather_objects(self.record.ids_of(step)) for name in own]
+    def check_finite(self) -> None:
+        """Raise where the loss of a recorded step is not finite on the global batch."""
+        values, record = self.record.global_values(), self.record
+        broken = (~values.isfinite()).any(1).nonzero().flatten().tolist()
+        if not broken:
+            return
+        row = broken[0]
+        terms = ", ".join(f"{name} {value:g}" for name, value in zip(record.names, values[row].tolist(), strict=True))
+        ids = [name for own in distributed.gather_objects(record.ids[row]) for name in own]
         images = f"; its images were {', '.join(ids)}" if ids else ""
         raise TrainingError(
-            f"train: the loss is not finite at step {step + 1} ({terms}){images}; {self.last_written()}; {self.cures()}"
+            f"train: the loss is not finite at step {record.steps[row] + 1} ({terms}){images}; {self.last_written()}; "
+            f"{self.cures()}"
         )
 
     def check_weights(self) -> None:
@@ -243,7 +248,7 @@ class Run(ABC, Generic[R, P]):
             "data": self.data_digest(),
             "progress": asdict(self.progress),
             "record": self.record.state(),
-            "precision": self.accelerator.state_dict(),
+            "precision": self.accelerator.scaler.state_dict(),
             "random": random_states(self.device),
             "clock": self.clock.state(self.device, self._place),
             **self.state(),
@@ -271,10 +276,10 @@ class Run(ABC, Generic[R, P]):
             raise TrainingError(f"train: {loaded.path} was written by a run of another recipe; name another folder")
         if state["data"] != self.data_digest():
             raise CheckpointError(f"train: {loaded.path} was written with other data: {self.changed_data_advice}")
-        self.progress.load(state["progress"])
+        self.progress = type(self.progress)(**state["progress"])
         self.record.load(state["record"])
         self.load(state)
-        self.accelerator.load_state_dict(state["precision"])
+        self.accelerator.scaler.load_state_dict(state["precision"])
         set_random_state(state["random"], self.device)
         self.clock.load(state.get("clock", {}), self._place)  # older checkpoints have none
         self.saved = self.progress.step
@@ -293,7 +298,8 @@ class Run(ABC, Generic[R, P]):
         if self.first:
             self.folder.write_result(values)
             if self.light:
-                self.folder.drop_checkpoints()
+                for name in (checkpoint.LAST, checkpoint.PREVIOUS):
+                    (self.folder.path / name).unlink(missing_ok=True)
 
     # -- stopping ------------------------------------------------------------------------------------------------
 
@@ -362,14 +368,13 @@ class StopSignal:
             self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._restore()
-
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = True
         self._restore()
 
-    def _restore(self) -> None:
+    def _restore(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
+
+    __exit__ = _restore

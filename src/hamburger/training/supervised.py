@@ -1,4 +1,4 @@
-"""What the supervised tasks share: data fields of recipes, the two splits, weights files and evaluation."""
+"""What the supervised tasks share: the two splits, weights files and evaluation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -17,40 +16,12 @@ from torch import Tensor, nn
 
 from hamburger import distributed
 from hamburger.checkpoints.weights_file import Info, read_weights
-from hamburger.errors import CheckpointError, HamburgerError, check_choice, check_count, check_flag
+from hamburger.errors import CheckpointError, HamburgerError
 from hamburger.training.loader import prefetch
-from hamburger.training.recipe import KEEP, RESIDENT, SupervisedTraining, check_training
+from hamburger.training.recipe import SupervisedTraining
 
 SplitSet = TypeVar("SplitSet")
 Network = TypeVar("Network", bound=nn.Module)
-
-
-# -- recipes -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class DataOptions:
-    """The fields that the `data` of every recipe has."""
-
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
-    train_split: str = "train"
-    val_split: str = "val"
-    flip: bool = True  # mirror half of the images
-    workers: int = 4
-    resident: str = "auto"  # keep the whole set on the device: "auto", "yes" or "no"
-
-
-def check_supervised(recipe: SupervisedTraining, *, processes: int) -> str:
-    """Raise OptionError for the first invalid field that all tasks have; return the prefix of error messages."""
-    call = f"recipe '{recipe.name}'"
-    check_training(recipe, processes=processes)
-    check_count(call, "eval_every", recipe.eval_every, least=1)
-    check_choice(call, "keep", recipe.keep, KEEP)
-    check_count(call, "data.workers", recipe.data.workers, least=0)
-    check_flag(call, "data.flip", recipe.data.flip)
-    check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
-    return call
 
 
 # -- data --------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from hamburger.training.recipe import SupervisedTraining, Training
 from hamburger.training.run_folder import Result, RunFolder, measurements
 from hamburger.training.run_lifecycle import Run, StopSignal
 from hamburger.training.task import Task
-from hamburger.training.trainer import Trainer, set_up_training
+from hamburger.training.trainer import Trainer
 
 R = TypeVar("R", bound=SupervisedTraining)
 
@@ -55,10 +55,9 @@ def train(
         with hardware.rank_zero_first():  # pretrained weights are downloaded once for all processes
             torch.manual_seed(recipe.seed)
             net = task.build(recipe, opened)
-        setup = set_up_training(recipe, recipe.optim, hardware, net)
         parameters = sum(parameter.numel() for parameter in net.parameters())
         with StopSignal() as stop:
-            trainer = Trainer(task, recipe, opened, setup, hardware, folder, stop, listen)
+            trainer = Trainer(task, recipe, opened, net, hardware, folder, stop, listen)
             trainer.light = light
             start_or_resume(trainer, resume, parameters, len(opened.train), len(opened.val), task.notes(recipe, net))
             trainer.run()

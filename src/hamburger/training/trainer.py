@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hamburger import distributed
 from hamburger.layers.norm import convert_sync
 from hamburger.training.checkpoint import ScoredProgress
 from hamburger.training.metrics_log import Listener, ScoresEvaluated
 from hamburger.training.optim import learning_rate, optimizer_of, set_rate
-from hamburger.training.recipe import AdamOptim, Optim, SupervisedTraining, Training
+from hamburger.training.recipe import SupervisedTraining
 from hamburger.training.run_folder import BEST, RunFolder
 from hamburger.training.run_lifecycle import Run, StopSignal
 
@@ -27,37 +27,18 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound=SupervisedTraining)
 
 
-class TrainingSetup(NamedTuple):
-    """`net` is the network itself, `model` the same network as a training step calls it."""
-
-    net: Any
-    model: Any
-    optimizer: torch.optim.Optimizer
-
-
-def set_up_training(
-    recipe: Training, optim: Optim | AdamOptim, accelerator: Accelerator, net: nn.Module
-) -> TrainingSetup:
-    """A built network on its device, with its optimizer."""
-    if recipe.sync_bn and distributed.world_size() > 1:
-        convert_sync(net)
-    if recipe.channels_last:
-        net.to(memory_format=torch.channels_last)
-    net.train()
-    optimizer = optimizer_of(net, optim)
-    compiled: Any = torch.compile(net) if recipe.compile else net
-    return TrainingSetup(net, accelerator.prepare(compiled), optimizer)
-
-
 class Trainer(Run[S, ScoredProgress]):
-    """Trains one network and scores it on the validation split as it goes. The task gives data, losses and scores."""
+    """Trains one network and scores it on the validation split as it goes. The task gives data, losses and scores.
+
+    `net` is the network itself, `model` the same network as a training step calls it.
+    """
 
     def __init__(
         self,
         task: Task[S],
         recipe: S,
         data: Any,
-        setup: TrainingSetup,
+        net: Any,
         accelerator: Accelerator,
         folder: RunFolder,
         stop: StopSignal,
@@ -65,7 +46,13 @@ class Trainer(Run[S, ScoredProgress]):
     ) -> None:
         super().__init__(recipe, accelerator, folder, stop, listen, ScoredProgress())
         self.task, self.data = task, data
-        self.net, self.model, self.optimizer = setup
+        if recipe.sync_bn and distributed.world_size() > 1:
+            convert_sync(net)
+        if recipe.channels_last:
+            net.to(memory_format=torch.channels_last)
+        self.net = net.train()
+        self.optimizer = optimizer_of(net, recipe.optim)
+        self.model = accelerator.prepare(torch.compile(net) if recipe.compile else net)
         self.changed_data_advice = task.changed_data_advice(folder.path)
         self.info = task.info(recipe, data)
         self.batches = task.batches(recipe, data, self.device)

@@ -58,7 +58,7 @@ def test_shapes_overlap_and_none_is_hidden_by_more_than_half():
 
 
 def test_every_form_lies_inside_the_image():
-    from hamburger.training.keyed_rng import KeyedRng
+    from hamburger.training.loader import KeyedRng
 
     for number in range(50):
         for form in FORMS:

@@ -14,7 +14,7 @@ from hamburger.segmentation.data import create_dataset, datasets
 from hamburger.segmentation.data.batches import SegmentationBatches
 from hamburger.training import loader
 from hamburger.training.image_files import normalise
-from hamburger.training.keyed_rng import samples_of
+from hamburger.training.loader import samples_of
 
 SCENES = datasets.create("patchwork", "train", length=10, size=32)
 

@@ -127,7 +127,7 @@ def test_no_surface_extends_beyond_its_rows(right, monkeypatch):
 
 
 def make_rng(data, index):
-    from hamburger.training.keyed_rng import KeyedRng
+    from hamburger.training.loader import KeyedRng
 
     return KeyedRng(data.seed, 0, index)
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from hamburger.classification.data.base import ImageSet
 from hamburger.errors import OptionError
 from hamburger.training.image_files import upload
-from hamburger.training.keyed_rng import Integers, samples_of, view_rng
-from hamburger.training.loader import prefetch
+from hamburger.training.loader import Integers, prefetch, samples_of, view_rng
 
 GPU_SHARE = 0.5  # of the free memory that resident images may use
 CPU_BYTES = 4 * 2**30

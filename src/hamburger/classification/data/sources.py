@@ -14,7 +14,7 @@ import numpy.typing as npt
 from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
 from hamburger.errors import DataError, check_choice, check_count, check_seed
 from hamburger.training.image_files import SUFFIXES, read_square
-from hamburger.training.keyed_rng import KeyedRng
+from hamburger.training.loader import KeyedRng
 
 FIGURES = {"train": 4096, "val": 1024}  # images per split
 FORMS = ("disc", "square", "cross", "ring")

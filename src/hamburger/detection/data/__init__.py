@@ -18,8 +18,7 @@ from hamburger.registry import Registry
 from hamburger.training.augment import AugmentedView, draw_view, interpolation_taps
 from hamburger.training.datasets import Colour, create_from_registry, format_problems
 from hamburger.training.image_files import MEAN, upload
-from hamburger.training.keyed_rng import KeyedRng
-from hamburger.training.loader import BatchLoader
+from hamburger.training.loader import BatchLoader, KeyedRng
 
 
 class Scene(NamedTuple):

@@ -22,7 +22,7 @@ from hamburger.detection.data import DetectionSet, Scene, detection_sets, find_b
 from hamburger.detection.data.coco import Mask
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 from hamburger.training.datasets import TWINS, WARM, Colour, cut_scene, shade
-from hamburger.training.keyed_rng import Integers, KeyedRng
+from hamburger.training.loader import Integers, KeyedRng
 
 SPLITS = {"train": 2000, "val": 200}
 FORMS: dict[str, Colour] = {

@@ -17,7 +17,7 @@ from hamburger.training.augment import (
     render,
     to_pixels,
 )
-from hamburger.training.keyed_rng import KeyedRng
+from hamburger.training.loader import KeyedRng
 
 
 class SegmentationBatch(NamedTuple):

@@ -25,7 +25,7 @@ import torch
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 from hamburger.segmentation.data.base import SegmentationSet, datasets
 from hamburger.training.datasets import TWINS, WARM, Colour, Sample, SceneLayout, cut_scene, shade
-from hamburger.training.keyed_rng import KeyedRng
+from hamburger.training.loader import KeyedRng
 
 SPLITS = {"train": 2000, "val": 200}
 FAMILIES: dict[str, Colour] = {

@@ -27,7 +27,7 @@ from hamburger.training.augment import (
 )
 from hamburger.training.datasets import Row, create_from_registry, format_problems
 from hamburger.training.image_files import normalise, upload
-from hamburger.training.keyed_rng import KeyedRng
+from hamburger.training.loader import KeyedRng
 
 UNKNOWN = 0.0  # as a disparity: 0 would be a point infinitely far away, which no such set measures
 

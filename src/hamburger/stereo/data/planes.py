@@ -17,7 +17,7 @@ import torch
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 from hamburger.stereo.data import StereoSample, StereoSet, stereo_sets
 from hamburger.stereo.data.files import Mask
-from hamburger.training.keyed_rng import Integers, KeyedRng
+from hamburger.training.loader import Integers, KeyedRng
 
 Values = npt.NDArray[np.float64]
 Texture = Callable[[Values, Values], Values]  # x and y on the surface to 0 ... 1
