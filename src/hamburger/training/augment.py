@@ -13,6 +13,7 @@ usual pipelines, shrinking has no antialiasing beyond bilinear; down to scale 0.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Generic, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from hamburger.errors import OptionError, check_count, check_flag, check_positive
 from hamburger.training.datasets import IGNORE, Sample
-from hamburger.training.image_files import MEAN, STD, normalise, upload
+from hamburger.training.image_files import MEAN, STD, normalise, to_device, upload
 from hamburger.training.loader import BatchLoader, KeyedRng, Part, Set
 
 
@@ -57,26 +58,17 @@ def to_pixels(sample: Sample) -> PackedSample:
 
 
 def join(samples: Iterable[PackedSample]) -> PackedImages:
-    samples = list(samples)
-    starts, total = [], 0
-    for sample in samples:
-        starts.append(total)
-        total += len(sample.pixels)
-    return PackedImages(torch.cat([s.pixels for s in samples]), tuple(starts), tuple(s.size for s in samples))
-
-
-def on_device(packed: PackedImages, device: torch.device) -> PackedImages:
-    """The images on the device; a copy to a GPU does not wait."""
-    if device.type != "cuda" or packed.pixels.is_cuda:
-        return packed._replace(pixels=packed.pixels.to(device))
-    return packed._replace(pixels=packed.pixels.pin_memory().to(device, non_blocking=True))
+    pixels, sizes = zip(*samples, strict=True)
+    starts = accumulate(map(len, pixels[:-1]), initial=0)
+    return PackedImages(torch.cat(pixels), tuple(starts), sizes)
 
 
 class PackedImageLoader(BatchLoader[Set, PackedSample, PackedImages, Part], Generic[Set, Part]):
     """A batch loader whose samples are packed images."""
 
     def hold(self, samples: Iterable[PackedSample]) -> PackedImages:
-        return on_device(join(samples), self.device)
+        packed = join(samples)
+        return packed._replace(pixels=to_device(packed.pixels, self.device))
 
 
 class AugmentedView(NamedTuple):

@@ -104,16 +104,10 @@ def _find_number(call: str, names: Sequence[str], one: str | int) -> int:
 def voc_palette(k: int) -> tuple[Colour, ...]:
     """Return VOC's colours: the bits of the class number, three at a time, fill red, green and blue from the top."""
 
-    def colour(number: int) -> Colour:
-        r = g = b = 0
-        for place in range(7, -1, -1):
-            r |= (number & 1) << place
-            g |= (number >> 1 & 1) << place
-            b |= (number >> 2 & 1) << place
-            number >>= 3
-        return (r, g, b)
+    def channel(number: int) -> int:
+        return sum((number >> 3 * i & 1) << 7 - i for i in range(8))
 
-    return tuple(colour(number) for number in range(k))
+    return tuple((channel(number), channel(number >> 1), channel(number >> 2)) for number in range(k))
 
 
 UNLABELLED: Colour = (224, 224, 192)  # entry 255, as PASCAL VOC draws it
@@ -165,7 +159,10 @@ def run_cached_checks(
     per sample, for progress.
     """
     cache = None if key is None else _cache_path(key)
-    cached = _read_cache(cache)
+    cached: dict[str, Row] = {}
+    if cache is not None:
+        with suppress(OSError, ValueError, TypeError):
+            cached = dict(json.loads(cache.read_bytes()))
 
     def check_or_reuse(index: int) -> Row:
         row = cached.get(fingerprints[index]) or check(index)
@@ -185,29 +182,19 @@ def run_cached_checks(
 
 def fingerprint_files(paths: Iterable[Path | None]) -> str:
     """Return paths, sizes and modification times of the files of one sample."""
-    return " ".join(_fingerprint(path) for path in paths)
-
-
-def _fingerprint(path: Path | None) -> str:
-    try:
-        stat = Path(path or "").stat()
-    except OSError:
-        return f"{path}:missing"
-    return f"{path}:{stat.st_size}:{stat.st_mtime_ns}"
+    parts = []
+    for path in paths:
+        try:
+            stat = Path(path or "").stat()
+            parts.append(f"{path}:{stat.st_size}:{stat.st_mtime_ns}")
+        except OSError:
+            parts.append(f"{path}:missing")
+    return " ".join(parts)
 
 
 def _cache_path(key: str) -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "hamburger" / "checks" / f"{hashlib.sha256(f'{VERSION} {key}'.encode()).hexdigest()[:32]}.json"
-
-
-def _read_cache(cache: Path | None) -> dict[str, Row]:
-    if cache is None:
-        return {}
-    try:
-        return dict(json.loads(cache.read_bytes()))
-    except (OSError, ValueError, TypeError):
-        return {}
 
 
 # -- checks of several splits ------------------------------------------------------------------------------------------
@@ -262,8 +249,6 @@ def check_classes(call: str, known: Sequence[str], dataset: Any) -> None:
 
 
 TWINS = ("warm", "cool")
-
-
 WARM = np.array([1, 0, -1], np.int64)  # the direction in which twins differ: red against blue
 
 

@@ -19,6 +19,12 @@ from hamburger.errors import DataError
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")  # JPEG opens MPO too, which many telephones write into a .jpg
 DECODERS = threading.Lock()
+REASONS = {
+    FileNotFoundError: "missing",
+    IsADirectoryError: "is a folder, not an image",
+    PermissionError: "may not be read; check its permissions",
+    MemoryError: "does not fit into memory",
+}
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -51,10 +57,8 @@ def read_square(path: Path, size: int, content: bytes | None = None) -> Bytes:
 def read_indices(path: Path) -> Bytes:
     """h w, the values of an index map: grey levels, or the indices of a palette. Colours raise."""
     with _opened(path) as image:
-        if image.mode in ("L", "P"):
+        if image.mode in ("L", "P", "1"):
             return np.array(image, np.uint8)
-        if image.mode == "1":
-            return np.array(image, np.uint8)  # 0 and 1
         if image.mode.startswith("I"):
             values = np.array(image, np.int64)
             if values.min() >= 0 and values.max() <= 255:
@@ -100,35 +104,21 @@ def _opened(path: Path, *, load: bool = True, content: bytes | None = None) -> I
     from PIL import Image, UnidentifiedImageError
 
     try:
-        _load_decoders()
+        with DECODERS:  # Pillow loads them at the first file; other threads would not find them yet
+            Image.init()
         with Image.open(path if content is None else io.BytesIO(content), formats=FORMATS) as image:
             if load:
                 image.load()
             yield image
     except DataError:
         raise
-    except FileNotFoundError:
-        raise DataError(f"{path}: missing") from None
-    except IsADirectoryError:
-        raise DataError(f"{path}: is a folder, not an image") from None
-    except PermissionError:
-        raise DataError(f"{path}: may not be read; check its permissions") from None
     except UnidentifiedImageError:
         length = path.stat().st_size if content is None else len(content)
         what = "empty file" if length == 0 else "no JPEG, PNG or WebP image"
         raise DataError(f"{path}: {what}") from None
-    except MemoryError:
-        raise DataError(f"{path}: does not fit into memory") from None
-    except Exception as broken:  # a decoder meets a damaged file with any exception there is
-        raise DataError(f"{path}: damaged or incomplete ({broken})") from broken
-
-
-def _load_decoders() -> None:
-    """Pillow loads them at the first file, and threads that come second would not find them yet."""
-    from PIL import Image
-
-    with DECODERS:
-        Image.init()
+    except Exception as error:  # decoders raise any exception on a damaged file
+        reason = REASONS.get(type(error), f"damaged or incomplete ({error})")
+        raise DataError(f"{path}: {reason}") from error
 
 
 def _upright(image: Any) -> Any:
@@ -156,9 +146,7 @@ def _rgb(image: Any) -> Bytes:
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# From bytes to what a network pretrained on ImageNet expects.
-
+# -- from bytes to what a network pretrained on ImageNet expects -------------------------------------------------------
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -172,5 +160,11 @@ def normalise(image: Tensor, mean: Sequence[float] = MEAN, std: Sequence[float] 
 
 def upload(values: Sequence[object] | npt.NDArray[Any], device: torch.device) -> Tensor:
     """As `torch.tensor(values, device=device)`, but on a GPU without waiting for the work before it."""
-    tensor = torch.tensor(values)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    return to_device(torch.tensor(values), device)
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device; a copy to a GPU does not wait."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

@@ -215,11 +215,8 @@ def flat(recipe: Training) -> dict[str, Any]:
 def differences(one: Training, other: Training) -> list[str]:
     """Such as `optim.lr: 0.009 here, 0.01 there`, for every field that differs."""
     here, there = flat(one), flat(other)
-    return [
-        f"{name}: {here.get(name, 'not set')} here, {there.get(name, 'not set')} there"
-        for name in sorted({*here, *there})
-        if name not in here or name not in there or here[name] != there[name]
-    ]
+    pairs = {name: (here.get(name, "not set"), there.get(name, "not set")) for name in sorted({*here, *there})}
+    return [f"{name}: {ours} here, {theirs} there" for name, (ours, theirs) in pairs.items() if ours != theirs]
 
 
 def _build(kind: type[Group], values: object, place: str) -> Group:
@@ -241,8 +238,8 @@ def _cast(kind: Any, value: Any, place: str) -> Any:
     """`value`, as plain JSON has it, as the type of its field."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _build(kind, value, place)
-    if _is_optional(kind):
-        return None if value is None else _cast(_required(kind), value, place)
+    if required := _required(kind):
+        return None if value is None else _cast(required, value, place)
     if get_origin(kind) is tuple and isinstance(value, list | tuple):
         kinds = get_args(kind)
         if len(value) != len(kinds):
@@ -257,19 +254,16 @@ def _cast(kind: Any, value: Any, place: str) -> Any:
     raise OptionError(f"{place}: takes {_describe_type(kind)}, got {value!r}")
 
 
-def _is_optional(kind: Any) -> bool:
-    return get_origin(kind) in (Union, types.UnionType) and type(None) in get_args(kind)
-
-
 def _required(kind: Any) -> Any:
-    """`str` of `str | None`."""
-    return next(part for part in get_args(kind) if part is not type(None))
+    """`str` of `str | None`; None of a type that is not optional."""
+    parts = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else ()
+    return next((part for part in parts if part is not type(None)), None)
 
 
 def _describe_type(kind: Any) -> str:
     """A type in words."""
-    if _is_optional(kind):
-        return f"{_describe_type(_required(kind))} or none"
+    if required := _required(kind):
+        return f"{_describe_type(required)} or none"
     if get_origin(kind) is tuple:
         return f"{len(get_args(kind))} comma-separated values"
     words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -348,8 +342,8 @@ def _paths(group: Any) -> Iterator[str]:
 
 def _parse(kind: Any, text: str, path: str) -> Any:
     """`text` as the type of a field."""
-    if _is_optional(kind):
-        return None if text.lower() == "none" else _parse(_required(kind), text, path)
+    if required := _required(kind):
+        return None if text.lower() == "none" else _parse(required, text, path)
     if get_origin(kind) is tuple:
         kinds, parts = get_args(kind), text.strip("()[]").split(",")
         if len(parts) != len(kinds):

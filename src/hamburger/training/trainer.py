@@ -52,7 +52,8 @@ class Trainer(Run[S, ScoredProgress]):
             net.to(memory_format=torch.channels_last)
         self.net = net.train()
         self.optimizer = optimizer_of(net, recipe.optim)
-        self.model = accelerator.prepare(torch.compile(net) if recipe.compile else net)
+        compiled: Any = torch.compile(net) if recipe.compile else net
+        self.model = accelerator.prepare(compiled)
         self.changed_data_advice = task.changed_data_advice(folder.path)
         self.info = task.info(recipe, data)
         self.batches = task.batches(recipe, data, self.device)
