@@ -190,10 +190,10 @@ def test_removal_checks_all_places_first():
 def test_one_module_at_two_places_raises():
     context = hb.create_context("efficient", 12)
     net = Plain()
-    with pytest.raises(hb.InputError, match="also used at 'stem'; pass one module per place"):
+    with pytest.raises(hb.InputError, match="is also used elsewhere; pass one module per place"):
         hb.insert_context(net, {"stem": context, "blocks.0": context})
     hb.insert_context(net, {"stem": context, "blocks.0": copy.deepcopy(context)})
-    with pytest.raises(hb.InputError, match="also used at elsewhere in the model"):
+    with pytest.raises(hb.InputError, match="is also used elsewhere"):
         hb.insert_context(net, {"blocks.1": context})
 
 

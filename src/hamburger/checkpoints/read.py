@@ -18,7 +18,6 @@ from torch import Tensor
 from hamburger.errors import CheckpointError
 
 WRAPPERS = ("net", "state_dict", "model", "module")  # HamNet; mmcv and mmengine; common training scripts; DeepSpeed
-NOT_A_PICKLE = ("Unsupported operand", "String is too long")  # in torch's error for bytes that are not a torch pickle
 COUNTER = "num_batches_tracked"  # of a batch norm; without effect on the output
 SHOWN = 20  # entries printed per section of a report
 PARALLEL = "module."  # the prefix that (Distributed)DataParallel puts before every key
@@ -67,12 +66,12 @@ def _read_torch(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         # torch's message goes on to recommend weights_only=False, so it is not shown
-        if any(words in str(error) for words in NOT_A_PICKLE):
-            raise _corrupt(path, "not a torch file, or one that holds objects instead of tensors") from None
         name = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if name is None:
+            raise _corrupt(path, "not a torch file, or one that holds objects instead of tensors") from None
         raise CheckpointError(
             f"read_checkpoint: {path} holds more than tensors: loading it would call "
-            f"'{name[1] if name else 'an object'}'. It was refused, since a pickle can run any code. If you trust its "
+            f"'{name[1]}'. It was refused, since a pickle can run any code. If you trust its "
             f"author, allow that name: `with torch.serialization.safe_globals([...]): read_checkpoint(path)`; or run "
             f"torch.load(path, weights_only=False) in a sandbox and save only the tensors"
         ) from None

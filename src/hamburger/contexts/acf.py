@@ -111,6 +111,3 @@ class ACF(nn.Module):
         """Return the paper's π, one mixture per head and image.   b (heads d_k) n   ->   b heads mixtures"""
         mean = query.mean(2).unflatten(1, (self.heads, self.key_width))
         return softmax_float32(F.linear(mean, self.mixing), dim=2)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, mixtures={self.mixtures}, dropout={self.dropout}"

@@ -94,9 +94,6 @@ class ChannelAttention(nn.Module):
         y = attention.to(rows.dtype) @ rows
         return self.gate * y.unflatten(2, x.shape[2:]) + x
 
-    def extra_repr(self) -> str:
-        return f"invert={self.invert}"
-
 
 @contexts.register("da")
 class DualAttention(nn.Module):

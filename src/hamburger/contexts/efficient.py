@@ -79,6 +79,3 @@ class EfficientAttention(nn.Module):
             context = context / keys.shape[3] ** 0.5
         y = (context @ queries).flatten(1, 2)
         return self.out(y.unflatten(2, x.shape[2:]))
-
-    def extra_repr(self) -> str:
-        return f"norm={self.norm}, heads={self.heads}"

@@ -96,9 +96,6 @@ class EMAU(nn.Module):
         mean = normalise_columns(mean) if self.renormalize else mean
         self.bases.copy_(torch.lerp(mean, self.bases.to(mean.dtype), self.momentum))
 
-    def extra_repr(self) -> str:
-        return f"rank={self.bases.shape[2]}, steps={self.steps}, momentum={self.momentum}"
-
 
 def normalise_columns(bases: Tensor) -> Tensor:
     """Scale the columns to length 1.   b c r   ->   b c r"""

@@ -45,10 +45,7 @@ class ExternalAttention(nn.Module):
         self.keys = conv(channels, slots, bias=False)
         self.values = conv(slots, channels, bias=False)
         self.upper = conv_norm_relu(channels, channels, relu=False)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw weights from N(0, 2 / out) as in the authors' code; the keys start as the transposed values."""
+        # as in the authors' code: weights from N(0, 2 / out), and the keys start as the transposed values
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.normal_(layer.weight, std=math.sqrt(2 / layer.out_channels))
@@ -68,6 +65,3 @@ class ExternalAttention(nn.Module):
             return wide.softmax(dim=1).to(scores.dtype)
         weights = wide.softmax(dim=2)
         return (weights / (weights.sum(dim=1, keepdim=True) + EPS)).to(scores.dtype)
-
-    def extra_repr(self) -> str:
-        return f"norm={self.normalisation}"

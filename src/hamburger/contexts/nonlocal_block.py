@@ -80,9 +80,6 @@ class NonLocal(nn.Module):
         self.pool = nn.MaxPool2d(2, ceil_mode=True) if pool else nn.Identity()
         self.out = conv(inner, channels, bias=norm == "none")
         self.norm = BatchNorm2d(channels) if norm == "batch" else nn.Identity()
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
         for layer in (self.queries, self.keys, self.values, self.out):
             if isinstance(layer, nn.Conv2d):
                 nn.init.normal_(layer.weight, std=0.01)
@@ -122,6 +119,3 @@ class NonLocal(nn.Module):
             return (values @ (keys / root).mT) @ (queries / root)
         scores = torch.relu(queries.mT + keys)  # b n m
         return (values / root) @ (scores / root).mT
-
-    def extra_repr(self) -> str:
-        return f"mode={self.mode}, scale={self.scale:.4g}"

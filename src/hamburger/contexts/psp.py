@@ -54,9 +54,6 @@ class PSP(nn.Module):
         ]
         return join_branches(x, pyramid, self.bottleneck)
 
-    def extra_repr(self) -> str:
-        return f"scales={self.scales}"
-
 
 # -- pyramids, also of other contexts ----------------------------------------------------------------------------------
 

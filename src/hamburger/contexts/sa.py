@@ -56,6 +56,3 @@ class SelfAttention(nn.Module):
     def split(self, x: Tensor) -> Tensor:
         """Split into heads, contiguous along d as the fused kernels require.   b c h w   ->   b heads n d"""
         return x.flatten(2).mT.contiguous().unflatten(2, (self.heads, -1)).transpose(1, 2)
-
-    def extra_repr(self) -> str:
-        return f"heads={self.heads}, materialise={self.materialise}"

@@ -50,9 +50,6 @@ class SqueezeAttention(nn.Module):
             attention = torch.sigmoid(attention)
         return attention * self.main(x) + attention
 
-    def extra_repr(self) -> str:
-        return f"squash={self.squash}, upsample={self.upsample}"
-
 
 @contexts.register("sanet")
 class SANet(SqueezeAttention):

@@ -124,9 +124,6 @@ class SGR(nn.Module):
             weights = scores.log_softmax(dim=2).softmax(dim=1)
         return apply_linear(self.scatter, h).mT @ weights
 
-    def extra_repr(self) -> str:
-        return f"nodes={len(self.embeddings)}, mapping={self.mapping}"
-
 
 def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
     """Apply the layer in the precision of x."""

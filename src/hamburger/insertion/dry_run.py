@@ -125,17 +125,17 @@ def _run_and_record(model: nn.Module, places: Mapping[str, nn.Module], example: 
         for name, module in places.items()
     ]
     try:
-        with preserve_state(model):
-            call_model(model, example)
+        run_once(model, example)
     finally:
         for handle in handles:
             handle.remove()
     return calls
 
 
-def call_model(model: nn.Module, example: Any) -> None:
-    """Call the model on an example; a compiled model runs eagerly, so that the hooks of a dry run are called."""
-    with torch.compiler.set_stance("force_eager") if _dynamo_is_loaded() else nullcontext():
+def run_once(model: nn.Module, example: Any) -> None:
+    """Run the model on an example and restore its state; a compiled model runs eagerly, so that hooks are called."""
+    eagerly = torch.compiler.set_stance("force_eager") if _dynamo_is_loaded() else nullcontext()
+    with preserve_state(model), eagerly:
         if isinstance(example, dict):
             model(**example)
         else:

@@ -191,7 +191,6 @@ def _find_modules(model: nn.Module, requests: list[ContextRequest]) -> dict[str,
     known = dict(model.named_modules(remove_duplicate=False))
     names = [name for name in known if name and CHILD_NAME not in name.split(".")]
     found: dict[str, nn.Module] = {}
-    users: dict[int, str] = {}  # where each module that was passed is used
     for request in requests:
         place, context = request.place, request.context
         if not isinstance(place, str):
@@ -213,14 +212,12 @@ def _find_modules(model: nn.Module, requests: list[ContextRequest]) -> dict[str,
         twin = next((name for name, other in found.items() if other is module), None)
         if twin is not None:
             raise InputError(f"{CALL}: '{twin}' and '{place}' are the same module; name one of them")
-        if isinstance(context, nn.Module):
-            if id(context) in users or any(context is module for module in known.values()):
-                other = users.get(id(context), "elsewhere in the model")
-                raise InputError(
-                    f"{CALL}: the module given for '{place}' is also used at {other}; pass one module per place, for "
-                    "example copy.deepcopy(context)"
-                )
-            users[id(context)] = f"'{place}'"
+        used = (*known.values(), *(other.context for other in requests if other is not request))
+        if isinstance(context, nn.Module) and any(context is other for other in used):
+            raise InputError(
+                f"{CALL}: the module given for '{place}' is also used elsewhere; pass one module per place, for "
+                "example copy.deepcopy(context)"
+            )
         found[place] = module
     return found
 

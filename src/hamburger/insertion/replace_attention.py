@@ -12,13 +12,12 @@ from hamburger.contexts.efficient import EfficientAttention
 from hamburger.errors import HamburgerError, InputError, OptionError, UnknownNameError, did_you_mean
 from hamburger.insertion.dry_run import (
     ModuleCalls,
-    call_model,
     check_alone,
     check_ready,
     choose_dtype,
     name_place,
-    preserve_state,
     record_calls,
+    run_once,
 )
 from hamburger.layers.burger import Hamburger
 
@@ -106,8 +105,7 @@ def replace_attention(
     for place, replaced in replacements.items():
         _set_module(model, place, replaced)
     try:
-        with preserve_state(model):
-            call_model(model, example)
+        run_once(model, example)
     except Exception as error:
         for place, replaced in replacements.items():
             restore_attention(model, place, replaced)
