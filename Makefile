@@ -40,7 +40,7 @@ test-all: setup ## every test: both of the above, and the long ones
 
 check: lint test test-kernels ## what CI runs
 
-demo: setup ## train four contexts on synthetic images, write runs/demo
+demo: setup ## train HamNet with NMF, CD, self-attention and no context on generated scenes, write runs/demo
 	$(BIN)/ham demo --out runs/demo
 
 bench: setup ## time the hams against attention on this machine

@@ -51,7 +51,7 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="training steps; default: the recipe's")] = None,
     jobs: Jobs = 2,
 ) -> None:
-    """Train HamNet, its baseline and a rival on generated scenes; print a table and write a report."""
+    """Train HamNet with NMF, CD, self-attention and no context on generated scenes; write a table and a report."""
     from hamburger.errors import check_choice
 
     check_choice("demo", "recipe", recipe, DEMO_RECIPES)

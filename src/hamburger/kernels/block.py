@@ -52,6 +52,7 @@ def solve_ham(
         bases, codes, _ = vq.solve_factors(z, initial, steps, options[0], product=False, dtype=dtype, counters=counters)
         slope = None
     else:
+        assert kernel == "cd", kernel
         temperature, beta = options
         bases, codes, _, slope = cd.solve_factors(
             z, initial, steps, temperature, beta, keep=keep, product=False, dtype=dtype, counters=counters

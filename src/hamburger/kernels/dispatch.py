@@ -196,7 +196,9 @@ def solve(spec: FusedSpec, x: Tensor, initial: Tensor, steps: int) -> tuple[Tens
 
         temperature, constant_norms = spec.options
         return vq.decompose(x, initial, steps=steps, temperature=temperature, constant_norms=bool(constant_norms))
-    from hamburger.kernels import cd
+    if spec.kernel == "cd":
+        from hamburger.kernels import cd
 
-    temperature, beta = spec.options
-    return cd.decompose(x, initial, steps=steps, temperature=temperature, beta=beta)
+        temperature, beta = spec.options
+        return cd.decompose(x, initial, steps=steps, temperature=temperature, beta=beta)
+    raise OptionError(f"decompose: no kernel '{spec.kernel}'; expected one of {', '.join(KERNELS)}")
