@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ from hamburger.cli.output import DataFolder, parse_options, progress_bar
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
 CheckedSplit = tuple[Any, "list[RenderableType]", list[str]]  # data set, what to print, problems
 
@@ -70,12 +72,27 @@ def check(
 
 def _check_images(name: str, split: str, data: Path | None, options: dict[str, Any], cache: bool) -> CheckedSplit:
     from hamburger.segmentation.data import create_dataset
-    from hamburger.segmentation.data.checks import build_class_table, format_heading, inspect_dataset
+    from hamburger.segmentation.data.checks import format_sizes, inspect_dataset
 
     images = create_dataset(name, split, data, **options)
     with progress_bar(f"reading {split}", len(images)) as update:
         findings = inspect_dataset(images, cache=cache, after=lambda: update(advance=1))
-    return images, [format_heading(images, findings), build_class_table(images, findings)], findings.problems
+    heading = f"{name}, {split}: {len(images):,} images, {format_sizes(findings.sizes)}"
+    return images, [heading, _class_table(images.classes, findings.pixels)], findings.problems
+
+
+def _class_table(classes: Sequence[str], pixels: Sequence[int]) -> Table:
+    """A table of the classes with their share of all pixels."""
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("class", "name", "share"):
+        table.add_column(heading, justify="left" if heading == "name" else "right")
+    total = max(1, sum(pixels))
+    for i, (name, count) in enumerate(zip(classes, pixels, strict=False)):
+        table.add_row(str(i), name, f"{count / total:.2%}" if count else "none")
+    table.add_row("255", "unlabelled", f"{pixels[-1] / total:.2%}")
+    return table
 
 
 def _check_scenes(name: str, split: str, data: Path | None, options: dict[str, Any], cache: bool) -> CheckedSplit:

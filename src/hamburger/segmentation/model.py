@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -45,10 +45,6 @@ class Segmenter(nn.Module):
         self.backbone, self.head, self.num_classes = backbone, head, num_classes
         self.config, self.info = config, None
 
-    @overload
-    def forward(self, x: Tensor) -> Tensor: ...
-    @overload
-    def forward(self, x: Tensor, target: Tensor) -> dict[str, Tensor]: ...
     def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor | dict[str, Tensor]:
         _check_inputs(x, target)
         h, w = x.shape[-2:]

@@ -151,16 +151,14 @@ class SegmentationPredictor(FilePredictor):
         row = {"height": height, "width": width, "tiles": self.predictor.count_tiles(height, width), "shares": shares}
         largest = sorted(shares.items(), key=lambda item: -item[1])[:3]
         words = ", ".join(f"{name} {share:.0%}" for name, share in largest)
-        files = {"label": self._label_png(label)}
+        if self.by_id:  # VOC's class ids in VOC's colours
+            values = torch.tensor([VOC_CLASSES.index(name) for name in self.info.classes], dtype=torch.uint8)
+            files = {"label": encode_label_png(values[label.int()], full_palette((), 0))}
+        else:
+            files = {"label": encode_label_png(label, self.palette)}
         if self.overlay:
             files["overlay"] = draw_overlay_jpeg(image, label, self.info.classes, self.palette)
         return FilePrediction(row if self.overlay else {"overlay": None, **row}, (f"{width} x {height}", words), files)
-
-    def _label_png(self, label: Tensor) -> bytes:
-        if not self.by_id:
-            return encode_label_png(label, self.palette)
-        values = torch.tensor([VOC_CLASSES.index(name) for name in self.info.classes], dtype=torch.uint8)
-        return encode_label_png(values[label.int()], full_palette((), 0))  # VOC's class ids in VOC's colours
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "protocol": str(self.predictor.protocol)}

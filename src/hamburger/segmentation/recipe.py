@@ -86,10 +86,7 @@ def voc_ablation() -> SegmentationRecipe:
 
 @segmentation_recipes.register("voc")
 def voc() -> SegmentationRecipe:
-    """Table 4, first stage: ResNet-101 at stride 8, 60,000 steps of 16 images of the augmented set.
-
-    Device: GPU.
-    """
+    """Table 4, first stage: ResNet-101 at stride 8, 60,000 steps of 16 images of the augmented set. Device: GPU."""
     return replace(
         voc_ablation(),
         name="voc",
@@ -122,10 +119,7 @@ def voc_trainval() -> SegmentationRecipe:
 
 @segmentation_recipes.register("context")
 def context() -> SegmentationRecipe:
-    """Table 5: PASCAL-Context, ResNet-101 at stride 8, 25,000 steps.
-
-    Device: GPU.
-    """
+    """Table 5: PASCAL-Context, ResNet-101 at stride 8, 25,000 steps. Device: GPU."""
     base = voc()
     return replace(
         base,
@@ -138,10 +132,7 @@ def context() -> SegmentationRecipe:
 
 @segmentation_recipes.register("camvid")
 def camvid() -> SegmentationRecipe:
-    """Street scenes of 480 x 360 with the settings of the ablations; not in the paper.
-
-    Device: GPU.
-    """
+    """Street scenes of 480 x 360 with the settings of the ablations; not in the paper. Device: GPU."""
     return replace(
         voc_ablation(),
         name="camvid",
@@ -205,10 +196,7 @@ def camvid_short() -> SegmentationRecipe:
 
 @segmentation_recipes.register("patchwork")
 def patchwork() -> SegmentationRecipe:
-    """The default: generated scenes of 64 x 64, half a minute on two CPU cores.
-
-    Device: CPU. Duration: 0.5 to 2 min.
-    """
+    """The default: generated scenes of 64 x 64, half a minute on two CPU cores. Device: CPU. Duration: 0.5 to 2 min."""
     return SegmentationRecipe(
         name="patchwork",
         model=SegmentationModel(backbone="tiny", output_stride=4, head_options={"width": 64}),
@@ -242,10 +230,7 @@ def patchwork_glyphs() -> SegmentationRecipe:
 
 @segmentation_recipes.register("folder")
 def folder() -> SegmentationRecipe:
-    """Your own images and label PNGs.
-
-    Device: GPU.
-    """
+    """Your own images and label PNGs. Device: GPU."""
     return replace(voc_animals(), name="folder", data=SegmentationData(name="folder", crop=321), steps=4_000)
 
 

@@ -227,13 +227,18 @@ def read_ids(path: Path, images: ImageIndex | None = None) -> list[str]:
     Lines look like `a`, `a.jpg`, `my photo 1`, `sub/a`, `a -1` or `images/a.jpg labels/a.png`: a line may contain more
     than its id, and an id may contain spaces and folders. The longest reading that has an image is used.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise DataError(f"{path}: missing; it must list the images of the split, one per line") from None
-    except (OSError, UnicodeDecodeError) as broken:
-        raise DataError(f"{path}: not a readable list ({broken})") from None
+    lines = read_lines(path, "the images of the split, one per line")
     return [_resolve_line(line.strip(), images) for line in lines if line.strip()]
+
+
+def read_lines(path: Path, content: str) -> list[str]:
+    """Return the lines of a text file; `content` says in an error what it must list."""
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing; it must list {content}") from None
+    except (OSError, UnicodeDecodeError) as broken:
+        raise DataError(f"{path}: not a readable text file ({broken})") from None
 
 
 def _resolve_line(line: str, images: ImageIndex | None) -> str:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hamburger.errors import DataError
 from hamburger.segmentation.data.base import ImageLabelSet, SegmentationSet
 from hamburger.training.datasets import fingerprint_files, format_problems, run_cached_checks
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 
 @dataclass
@@ -84,27 +81,6 @@ def count_shared_images(one: SegmentationSet, other: SegmentationSet) -> int:
     if not (isinstance(one, ImageLabelSet) and isinstance(other, ImageLabelSet)):
         return 0
     return len(set(one.image_paths()) & set(other.image_paths()))
-
-
-# -- printing ----------------------------------------------------------------------------------------------------------
-
-
-def build_class_table(data: SegmentationSet, findings: SegmentationFindings) -> Table:
-    """Return a table of the classes with their share of all pixels."""
-    from rich.table import Table
-
-    table = Table()
-    for heading in ("class", "name", "share"):
-        table.add_column(heading, justify="left" if heading == "name" else "right")
-    total = max(1, sum(findings.pixels))
-    for i, (name, pixels) in enumerate(zip(data.classes, findings.pixels, strict=False)):
-        table.add_row(str(i), name, f"{pixels / total:.2%}" if pixels else "none")
-    table.add_row("255", "unlabelled", f"{findings.pixels[-1] / total:.2%}")
-    return table
-
-
-def format_heading(data: SegmentationSet, findings: SegmentationFindings) -> str:
-    return f"{data.name}, {data.split}: {len(data):,} images, {format_sizes(findings.sizes)}"
 
 
 def format_sizes(sizes: Mapping[tuple[int, int], int]) -> str:

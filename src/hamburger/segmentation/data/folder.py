@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from hamburger.errors import DataError, OptionError
-from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs
+from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs, read_lines
 from hamburger.training.datasets import IGNORE, MOST_CLASSES, OUTSIDE, Colour, check_root, voc_palette
 from hamburger.training.image_files import Bytes, read_colours, read_indices, read_mode
 
+PACKED = np.array((1 << 16, 1 << 8, 1))  # colours @ PACKED: one number for each colour
 LAYOUTS = "classes.txt, images/ and labels/ (both with one folder per split, or with train.txt and val.txt)"
 
 
@@ -83,14 +84,7 @@ def read_classes(path: Path) -> dict[str, Colour | None]:
 
     A line is a name, which may contain spaces, optionally followed by three numbers 0 ... 255.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise DataError(
-            f"{path}: missing; it must list the classes, one per line, in the order of their label values"
-        ) from None
-    except (OSError, UnicodeDecodeError) as broken:
-        raise DataError(f"{path}: not a readable text file ({broken})") from None
+    lines = read_lines(path, "the classes, one per line, in the order of their label values")
     colours: dict[str, Colour | None] = {}
     for number, line in enumerate(lines, start=1):
         words = line.replace(",", " ").split()
@@ -154,25 +148,20 @@ def build_colour_table(colours: Sequence[Colour | None], ignored: Sequence[int] 
     known = [colour for colour in colours if colour is not None]
     if len(known) < len(colours):
         return None
-    table = {pack_colour(colour): i for i, colour in enumerate(known)}
+    table = {int(colour @ PACKED): i for i, colour in enumerate(np.array(known))}
     if len(table) < len(known):
         raise DataError("folder: two classes in classes.txt have the same colour")
     if ignored is not None:
-        if len(ignored) != 3 or pack_colour(ignored) in table:
+        packed = int(np.array(ignored) @ PACKED) if len(ignored) == 3 else None
+        if packed is None or packed in table:
             raise OptionError(f"folder: ignore_colour must be three numbers and not a class's colour (got {ignored!r})")
-        table[pack_colour(ignored)] = IGNORE
+        table[packed] = IGNORE
     return table
-
-
-def pack_colour(colour: Sequence[int]) -> int:
-    r, g, b = colour
-    return (r << 16) | (g << 8) | b
 
 
 def read_colour_label(path: Path, table: Mapping[int, int]) -> Bytes:
     """Return the class numbers (h w) of an RGB label."""
-    rgb = read_colours(path).astype(np.int64)
-    packed = (rgb[..., 0] << 16) | (rgb[..., 1] << 8) | rgb[..., 2]
+    packed = read_colours(path).astype(np.int64) @ PACKED
     colours, where = np.unique(packed, return_inverse=True)
     unknown = [colour for colour in colours.tolist() if colour not in table]
     if unknown:

@@ -213,7 +213,17 @@ def prepare_voc(
     ids = sorted({*read_ids(source / "train.txt"), *read_ids(source / "val.txt"), *train} - val)
     test = lists / "test.txt"
     counts = {"trainaug": len(ids), "val": len(val), "test": len(read_ids(test)) if test.is_file() else None}
-    _check_counts(counts, expected or {})
+    wrong = [
+        f"{name} has {counts[name]:,} images, not {number:,}"
+        for name, number in (expected or {}).items()
+        if counts[name] not in (None, number)
+    ]
+    if wrong:
+        raise DataError(
+            f"prepare voc: {'; '.join(wrong)}; VOC 2012 or SBD is incomplete or not the official one; nothing was "
+            f"written (--any-counts, or expected=None, accepts any number)",
+            wrong,
+        )
     notes = tuple(f"no {name}.txt: its count was not checked" for name, count in counts.items() if count is None)
     voc, target = tree / "SegmentationClass", tree / "SegmentationClassAug"
     labels = {i: voc / f"{i}.png" if (voc / f"{i}.png").is_file() else source / "cls" / f"{i}.mat" for i in ids}
@@ -240,21 +250,6 @@ def _find_sbd(root: Path, sbd: Path | None) -> Path:
     raise DataError(
         f"prepare voc: no SBD {where}; it is the folder (benchmark_RELEASE/dataset) with cls/ and train.txt"
     )
-
-
-def _check_counts(counts: Mapping[str, int | None], expected: Mapping[str, int]) -> None:
-    """Raise an error that names every list with a wrong number of images."""
-    wrong = [
-        f"{name} has {counts[name]:,} images, not {number:,}"
-        for name, number in expected.items()
-        if counts.get(name) not in (None, number)
-    ]
-    if wrong:
-        raise DataError(
-            f"prepare voc: {'; '.join(wrong)}; VOC 2012 or SBD is incomplete or not the official one; nothing was "
-            f"written (--any-counts, or expected=None, accepts any number)",
-            wrong,
-        )
 
 
 def write_label(labels: Mapping[str, Path], target: Path, id: str) -> None:

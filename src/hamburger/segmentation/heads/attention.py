@@ -152,7 +152,7 @@ class OCRNet(Head):
         self.channels = check_head("OCRNet", channels, num_classes, maps=2, use=use, aux_width=aux_width)
         check_count("OCRNet", "width", width, least=2)
         check_positive("OCRNet", "aux_weight", aux_weight, zero=True)
-        self.aux_weight = aux_weight
+        self.terms = {"aux": (aux_weight, cross_entropy)}
         self.coarse = FCNHead(self.channels[-2], aux_width, num_classes, dropout=dropout)
         self.reduce = conv_norm_relu(self.channels[-1], width, 3)
         self.ocr = OCR(width, width=key_width)
@@ -163,9 +163,3 @@ class OCRNet(Head):
         coarse, x = self.coarse(features[-2]), self.reduce(features[-1])
         logits = self.classifier(self.ocr(x, resize(coarse, x)))
         return HeadOutputs(logits, {"aux": coarse} if self.training else {})
-
-    def loss(self, outputs: HeadOutputs, target: Tensor) -> dict[str, Tensor]:
-        terms = super().loss(outputs, target)
-        if "aux" in outputs.aux:
-            terms["aux"] = self.aux_weight * cross_entropy(outputs.aux["aux"], target)
-        return terms

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
@@ -21,26 +21,37 @@ class HeadOutputs(NamedTuple):
     aux: dict[str, Tensor]
 
 
+LossFunction = Callable[[Tensor, Tensor], Tensor]  # (auxiliary output, target b h w) -> loss
+
+
 class Head(nn.Module):
     """[b c_i h_i w_i, ...]   ->   HeadOutputs.
 
     The constructor takes `channels` (the widths of the backbone's maps from shallow to deep), `num_classes`, and
-    options by keyword.
+    options by keyword. `terms` maps names in `aux` to their weight and loss.
     """
+
+    terms: Mapping[str, tuple[float, LossFunction]] = {}
 
     def forward(self, features: Sequence[Tensor]) -> HeadOutputs:
         raise NotImplementedError
 
     def loss(self, outputs: HeadOutputs, target: Tensor) -> dict[str, Tensor]:
         """Return weighted loss terms by name; training minimises their sum.   target: b h w, 255 where unlabelled"""
-        return {"ce": cross_entropy(outputs.logits, target)}
+        losses = {"ce": cross_entropy(outputs.logits, target)}
+        for name, value in outputs.aux.items():
+            if name in self.terms:
+                weight, loss = self.terms[name]
+                losses[name] = weight * loss(value, target)
+        return losses
 
     def counts(self, target: Tensor) -> dict[str, Tensor]:
         """Return how many elements each loss term averages over; terms not listed average over the labelled pixels.
 
         Gradient accumulation weights the terms of each micro-batch by these counts.
         """
-        return {}
+        presence = [name for name, (_, loss) in self.terms.items() if loss is presence_loss]
+        return {name: find_labelled_images(target).sum() for name in presence}
 
 
 # constructors take (channels, num_classes, **options)
@@ -94,9 +105,6 @@ class FCNHead(nn.Sequential):
         super().__init__(conv_norm_relu(channels, width, 3), PixelClassifier(width, num_classes, dropout=dropout))
 
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]  # (auxiliary output, target b h w) -> loss
-
-
 class AuxiliaryHead(Head):
     """Base of heads that decode the deepest map, with an auxiliary FCN head on the one before.
 
@@ -104,10 +112,11 @@ class AuxiliaryHead(Head):
 
     The loss is the cross-entropy "ce", plus `aux_weight` times that of the FCN head, "aux"; aux_weight=0 removes the
     FCN head, so that one map is enough. A subclass sets `classifier`, computes its input in `decode`, and may add to
-    `terms`: name in `aux` -> weight and loss. `counts` are its options that must be whole numbers above zero.
+    `terms`. `counts` are its options that must be whole numbers above zero.
     """
 
     classifier: nn.Module
+    terms: dict[str, tuple[float, LossFunction]]
 
     def __init__(
         self,
@@ -124,7 +133,7 @@ class AuxiliaryHead(Head):
         use = "the deepest to decode, the one before it for the auxiliary loss (not needed with aux_weight=0)"
         maps = 2 if aux_weight else 1
         self.channels = check_head(self.call, channels, num_classes, maps=maps, use=use, aux_width=aux_width, **counts)
-        self.terms: dict[str, tuple[float, LossFunction]] = {"aux": (aux_weight, cross_entropy)}
+        self.terms = {"aux": (aux_weight, cross_entropy)}
         self.auxiliary = FCNHead(self.channels[-2], aux_width, num_classes, dropout=dropout) if aux_weight else None
 
     def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
@@ -138,14 +147,3 @@ class AuxiliaryHead(Head):
         if self.training and self.auxiliary is not None:
             aux["aux"] = self.auxiliary(features[-2])
         return HeadOutputs(logits, aux)
-
-    def loss(self, outputs: HeadOutputs, target: Tensor) -> dict[str, Tensor]:
-        terms = super().loss(outputs, target)
-        for name, value in outputs.aux.items():
-            weight, loss = self.terms[name]
-            terms[name] = weight * loss(value, target)
-        return terms
-
-    def counts(self, target: Tensor) -> dict[str, Tensor]:
-        presence = [name for name, (_, loss) in self.terms.items() if loss is presence_loss]
-        return {name: find_labelled_images(target).sum() for name in presence}

@@ -24,7 +24,6 @@ from hamburger.segmentation.losses import (
     IGNORE,
     cross_entropy,
     find_borders,
-    find_labelled_images,
     focal_loss,
     presence_loss,
 )
@@ -181,7 +180,7 @@ class SANetHead(Head):
         self.channels = check_head("SANet", channels, num_classes, maps=len(STAGES), use=use, width=width)
         check_positive("SANet", "cat_weight", cat_weight, zero=True)
         check_positive("SANet", "dense_weight", dense_weight)
-        self.cat_weight, self.dense_weight = cat_weight, dense_weight
+        self.dense_weight, self.terms = dense_weight, {"cat": (cat_weight, presence_loss)}
         self.stages = nn.ModuleList(
             SqueezeAttention(c, width, squash=squash, upsample=upsample) for c in self.channels[-len(STAGES) :]
         )
@@ -207,8 +206,6 @@ class SANetHead(Head):
         if masks:
             terms["mask"] = torch.stack(masks).mean()
         if "cat" in outputs.aux:
-            terms["cat"] = self.cat_weight * presence_loss(outputs.aux["cat"], target)
+            weight, loss = self.terms["cat"]
+            terms["cat"] = weight * loss(outputs.aux["cat"], target)
         return terms
-
-    def counts(self, target: Tensor) -> dict[str, Tensor]:
-        return {"cat": find_labelled_images(target).sum()}
