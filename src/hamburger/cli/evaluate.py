@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import json as json_format
-import time
-from dataclasses import asdict
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from hamburger.cli.output import DataFolder, Device, Flip, WeightsPath, Window, parse_floats, parse_ints
-from hamburger.errors import OptionError, check_count
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from hamburger.training.task import Task
+from hamburger.cli.output import (
+    DataFolder,
+    Device,
+    Flip,
+    WeightsPath,
+    Window,
+    parse_floats,
+    parse_ints,
+    parse_options,
+    progress_bar,
+)
+from hamburger.errors import OptionError
 
 Numbers = tuple[int | None, ...]  # None: as trained
 
@@ -50,64 +51,50 @@ def evaluate(
 ) -> None:
     """Evaluate weights on a split: the scores of their task, such as mIoU, overall and per class."""
     from rich.console import Console
+    from rich.table import Table
 
-    from hamburger.cli.output import parse_options, progress_bar
-    from hamburger.environment import describe_environment
-    from hamburger.files import check_writable, write_atomically
-    from hamburger.inspect.evaluation import measure_split, solver_variants
+    from hamburger.files import check_writable, write_json_lines
+    from hamburger.inspect.evaluation import evaluate_weights
     from hamburger.tasks import task_of_weights
     from hamburger.tasks.load import find_weights
-    from hamburger.training.accelerator import pick_device
-    from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
+    from hamburger.training.task import EvaluationProtocol
 
-    check_count("eval", "inside", inside, least=0)
-    protocol = EvaluationProtocol(parse_floats(scales, "eval"), flip, window)
     path = find_weights(weights)
-    task = task_of_weights(path)
-    if not task.test_time_augmentation and (protocol != SINGLE_SCALE or inside):
-        raise OptionError(
-            f"eval: {path} is for the task '{task.name}', which evaluates each image once, as it is; leave out "
-            "scales, flip, window and inside"
-        )
     step_counts, seeds, files = _parse_variants(steps, draws, json, inside)
     for file in files:
         check_writable(file)
-    on = pick_device(device)
-    net, info = task.load(path)
-    variants = solver_variants(net.to(on), steps=step_counts, draws=seeds)
-    about = info.extra
-    name = dataset or about.get("data")
-    if name is None:
-        raise OptionError(f"eval: {path} does not name the data set it was trained on; name one with --dataset")
-    name = task.dataset_for(name, data)
-    split = about.get("val_split", split) if split == "val" else split  # "val" means the split the run was validated on
-    trained = about.get("data_options", {}) if name == about.get("data") else {}
-    chosen = parse_options(option)
-    images = task.split(info, name, split, data, trained | chosen)
-    task.fits("eval", info, images)
-    start = time.perf_counter()
-    with progress_bar("evaluating", len(images)) as update:
-        options = {"device": on, "protocol": protocol, "progress": lambda done, total: update(completed=done)}
-        results = [asdict(scores) for scores in task.evaluate_variants(net, images, info, variants, **options)]
-    console = Console()
-    step = f" of step {about['step']}" if "step" in about else ""
-    for (ham_steps, seed), scores in zip(product(step_counts, seeds), results, strict=True):
-        overrides = (("steps", ham_steps), ("draws", seed))
-        used = scores["protocol"] + "".join(f", {what} {value}" for what, value in overrides if value is not None)
-        if task.member_score is not None and scores[task.member_score.name]:
-            console.print(member_table(task, scores, f"{name} {split}, {scores['images']} images, {used}"))
-        line = ", ".join(score.spoken(value) for score, value in task.present_scores(scores))
+    with progress_bar("evaluating") as update:
+        rows, measured = evaluate_weights(
+            path,
+            data=data,
+            dataset=dataset,
+            split=split,
+            options=parse_options(option),
+            protocol=EvaluationProtocol(parse_floats(scales, "eval"), flip, window),
+            steps=step_counts,
+            draws=seeds,
+            inside=inside,
+            device=device,
+            progress=lambda done, total: update(completed=done, total=total),
+        )
+    console, task = Console(), task_of_weights(path)
+    for row in rows:
+        overrides = (("steps", row["eval_steps"]), ("draws", row["draws"]))
+        used = row["protocol"] + "".join(f", {what} {value}" for what, value in overrides if value is not None)
+        if (each := task.member_score) is not None and row[each.name]:
+            title = f"{row['data']} {row['split']}, {row['images']} images, {used}"
+            table = Table(task.member, f"{each.words} {each.unit}", title=title)
+            for name, value in row[each.name].items():
+                table.add_row(name, "absent" if value is None else each.shown(value))
+            console.print(table)
+        line = ", ".join(score.spoken(value) for score, value in task.present_scores(row))
+        step = f" of step {row['step']}" if "step" in row else ""
         console.print(f"{line} ({used}; {path}{step})", highlight=False, soft_wrap=True, markup=False)
-    measured = measure_split(net, images, info, inside, device=on) if inside else {}
     for key, value in measured.items():
         if isinstance(value, float):
             console.print(f"{key} {value:.4g}", highlight=False)
-    seconds = round((time.perf_counter() - start) / len(results), 2)
-    for file, (ham_steps, seed), scores in zip(files, product(step_counts, seeds), results, strict=bool(files)):
-        row = {"weights": str(path), "task": task.name, "data": name, "split": split, **scores, **measured}
-        row |= {key: about[key] for key in ("recipe", "seed", "context", "step") if key in about}
-        row |= {"options": chosen, "eval_steps": ham_steps, "draws": seed, "seconds": seconds}
-        write_atomically(file, (json_format.dumps({**row, **describe_environment(on.type)}) + "\n").encode())
+    for file, row in zip(files, rows, strict=bool(files)):
+        write_json_lines(file, [row])
 
 
 def _parse_variants(steps: str, draws: str, json: str | None, inside: int) -> tuple[Numbers, Numbers, list[Path]]:
@@ -124,14 +111,3 @@ def _parse_variants(steps: str, draws: str, json: str | None, inside: int) -> tu
             f"eval: --json names one file for {len(several)} evaluations (got {json}); put {{}} into the name"
         )
     return step_counts, seeds, [] if json is None else [Path(json.replace("{}", str(value))) for value in several]
-
-
-def member_table(task: Task[Any], scores: dict[str, Any], title: str) -> Table:
-    """The score of each class (or other member)."""
-    from rich.table import Table
-
-    assert task.member_score is not None
-    table = Table(task.member, f"{task.member_score.words} {task.member_score.unit}", title=title)
-    for each, value in scores[task.member_score.name].items():
-        table.add_row(each, "absent" if value is None else task.member_score.shown(value))
-    return table

@@ -1,5 +1,6 @@
-"""What `ham eval` looks at inside a trained network.
+"""What `ham eval` does: scores of trained weights on a split, and a look inside the network.
 
+`evaluate_weights`: a row of scores for each setting of the solver.
 `measure_context`: rank, silent channels and gradient directions of its context, as means over labelled images.
 `solver_variants`: the same network with other step counts or other dictionaries; no weight changes.
 """
@@ -7,8 +8,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
+from hamburger.environment import describe_environment
 from hamburger.errors import InputError, OptionError, check_count, check_seed
 from hamburger.hams import as_gradient
 from hamburger.hams.decompose import run
@@ -30,7 +35,10 @@ from hamburger.inspect.activations import (
 )
 from hamburger.inspect.solves import fold_heads, list_ham_layers, output_gradient, prepare_solve
 from hamburger.layers.ham import Dictionary, HamLayer
+from hamburger.tasks import task_of_weights
+from hamburger.training.accelerator import pick_device
 from hamburger.training.image_files import normalise
+from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
 
 CONTEXT = "head.context"
 SILENT = 0.01  # a channel is silent below this fraction of the mean channel's RMS
@@ -94,8 +102,57 @@ def measure_context(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *,
     return {key: [round(x, 6) for x in mean] if isinstance(mean, list) else mean for key, mean in means.items()}
 
 
-def measure_split(net: Any, images: Any, info: Info, count: int, *, device: torch.device) -> Measurements:
-    """`measure_context` on the first `count` images of a split, as `ham eval --inside` does."""
+def evaluate_weights(
+    path: Path,
+    *,
+    data: Path | None = None,
+    dataset: str | None = None,
+    split: str = "val",
+    options: Mapping[str, Any] | None = None,
+    protocol: EvaluationProtocol = SINGLE_SCALE,
+    steps: Sequence[int | None] = (None,),
+    draws: Sequence[int | None] = (None,),
+    inside: int = 0,
+    device: str = "auto",
+    progress: Callable[[int, int], object] = lambda done, total: None,
+) -> tuple[list[dict[str, Any]], Measurements]:
+    """Evaluate a weights file for its task: a row for each of `steps` and `draws`, and what `inside` images measure.
+
+    `dataset` and `options` default to those of the training; "val" is the split that the run was validated on.
+    """
+    check_count("eval", "inside", inside, least=0)
+    task = task_of_weights(path)
+    if not task.test_time_augmentation and (protocol != SINGLE_SCALE or inside):
+        raise OptionError(
+            f"eval: {path} is for the task '{task.name}', which evaluates each image once, as it is; leave out "
+            "scales, flip, window and inside"
+        )
+    on = pick_device(device)
+    net, info = task.load(path)
+    variants = solver_variants(net.to(on), steps=steps, draws=draws)
+    about, chosen = info.extra, dict(options or {})
+    name = dataset or about.get("data")
+    if name is None:
+        raise OptionError(f"eval: {path} does not name the data set it was trained on; name one with --dataset")
+    name = task.dataset_for(name, data)
+    split = about.get("val_split", split) if split == "val" else split
+    trained = about.get("data_options", {}) if name == about.get("data") else {}
+    images = task.split(info, name, split, data, trained | chosen)
+    task.fits("eval", info, images)
+    start = time.perf_counter()
+    results = task.evaluate_variants(net, images, info, variants, device=on, protocol=protocol, progress=progress)
+    measured = _measure_inside(net, images, info, inside, on) if inside else {}
+    seconds = round((time.perf_counter() - start) / len(results), 2)
+    shared = {key: about[key] for key in ("recipe", "seed", "context", "step") if key in about}
+    rows = []
+    for (count, seed), scores in zip(product(steps, draws), results, strict=True):
+        row = {"weights": str(path), "task": task.name, "data": name, "split": split, **asdict(scores), **measured}
+        row |= {**shared, "options": chosen, "eval_steps": count, "draws": seed, "seconds": seconds}
+        rows.append({**row, **describe_environment(on.type)})
+    return rows, measured
+
+
+def _measure_inside(net: Any, images: Any, info: Info, count: int, device: torch.device) -> Measurements:
     if getattr(net.head, "context", None) is None:
         raise OptionError(f"eval: --inside needs the layer '{CONTEXT}', which this network does not have; leave it out")
     samples = (images[index] for index in range(min(count, len(images))))

@@ -261,12 +261,11 @@ def _join_values(values: list[Any]) -> str:
 def run_table(study: Study) -> Markup:
     """The run folders and their state."""
     header = ["folder", "context", "seed", "state", "weights"]
-    states = {True: "finished", False: "not finished"}
-    rows = [
-        [str(run.path), group.name, str(run.seed), states[bool(run.result)], "yes" if run.weights else "no"]
-        for group in study.groups
-        for run in group.runs
-    ]
+    rows = []
+    for group in study.groups:
+        for run in group.runs:
+            state = "finished" if run.result else "not finished"
+            rows.append([str(run.path), group.name, str(run.seed), state, "yes" if run.weights else "no"])
     return html.collapsible("Run folders", html.table(header, rows, name="runs"))
 
 
