@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -117,6 +117,7 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The task's score per context, mean and standard deviation over seeds, best last."""
     from rich.table import Table
 
+    from hamburger.report.study import summarise
     from hamburger.tasks import task_named
 
     first = rows[0]
@@ -131,18 +132,17 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
     by_context: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_context.setdefault(row["context"], []).append(row)
-    means = {name: statistics.mean(row[score.name] for row in runs) for name, runs in by_context.items()}
+    summaries = {context: summarise([row[score.name] for row in runs]) for context, runs in by_context.items()}
     digits = 1 if score.scale > 1 else 3
-    for context in sorted(means, key=means.__getitem__, reverse=not score.higher):
+    for context, summary in sorted(summaries.items(), key=lambda item: item[1].mean, reverse=not score.higher):
         runs = by_context[context]
-        spread = statistics.stdev(row[score.name] for row in runs) if len(runs) > 1 else None
         speeds = [row["images_per_s"] for row in runs if row["images_per_s"]]
         table.add_row(
             context,
-            score.shown(means[context], digits),
-            "" if spread is None else score.shown(spread, digits),
-            str(len(runs)),
-            f"{statistics.median(speeds):.0f}" if speeds else "",
+            score.shown(summary.mean, digits),
+            "" if summary.deviation is None else score.shown(summary.deviation, digits),
+            str(summary.n),
+            f"{median(speeds):.0f}" if speeds else "",
             f"{max(row['peak_mb'] or 0 for row in runs):.0f}",
         )
     return table

@@ -21,16 +21,6 @@ prepare = typer.Typer(help="Build the files that a data set needs.", no_args_is_
 app.add_typer(prepare, name="prepare")
 
 
-@app.callback()
-def data() -> None:
-    """Check and prepare data sets."""
-
-
-@prepare.callback()
-def prepare_group() -> None:
-    """Build the files that a data set needs."""
-
-
 @app.command()
 def check(
     name: Annotated[str, typer.Argument(help="a name from `ham list datasets`, detection-sets or stereo-sets")],

@@ -7,17 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hamburger.cli.output import (
-    DataFolder,
-    Device,
-    Flip,
-    WeightsPath,
-    Window,
-    parse_floats,
-    parse_ints,
-    parse_options,
-    progress_bar,
-)
+from hamburger.cli.output import DataFolder, Device, Flip, WeightsPath, Window, parse_floats, parse_ints
 from hamburger.errors import OptionError
 
 Numbers = tuple[int | None, ...]  # None: as trained
@@ -53,6 +43,7 @@ def evaluate(
     from rich.console import Console
     from rich.table import Table
 
+    from hamburger.cli.output import parse_options, progress_bar
     from hamburger.files import check_writable, write_json_lines
     from hamburger.inspect.evaluation import evaluate_weights
     from hamburger.tasks import task_of_weights

@@ -24,11 +24,6 @@ Truncation = Annotated[float | None, typer.Option(help="largest absolute value i
 TrainedRun = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or its generator.safetensors")]
 
 
-@app.callback()
-def gan() -> None:
-    """Generate images with HamGAN, SNGAN, SAGAN and YLG."""
-
-
 @app.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="a name of `ham list gan-recipes`, or a recipe.json")],
