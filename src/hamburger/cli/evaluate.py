@@ -50,6 +50,7 @@ def evaluate(
     from hamburger.tasks.load import find_weights
     from hamburger.training.task import EvaluationProtocol
 
+    protocol = EvaluationProtocol(parse_floats(scales, "eval"), flip, window)
     path = find_weights(weights)
     step_counts, seeds, files = _parse_variants(steps, draws, json, inside)
     for file in files:
@@ -61,7 +62,7 @@ def evaluate(
             dataset=dataset,
             split=split,
             options=parse_options(option),
-            protocol=EvaluationProtocol(parse_floats(scales, "eval"), flip, window),
+            protocol=protocol,
             steps=step_counts,
             draws=seeds,
             inside=inside,

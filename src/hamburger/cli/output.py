@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,13 +68,14 @@ def parse_options(texts: Sequence[str] | None) -> dict[str, Any]:
 
 @contextmanager
 def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """A progress bar; yields a function that takes `advance`, `completed`, `total` and `description`."""
+    """A progress bar on a terminal; yields a function that takes `advance`, `completed`, `total`, `description`."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     errors = Console(stderr=True)
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+    bar = Progress(*columns, console=errors, transient=True)
+    with bar if errors.is_terminal else nullcontext():  # elsewhere, stopping a bar prints an empty line
         yield partial(bar.update, bar.add_task(what, total=total))
 
 

@@ -143,7 +143,7 @@ def evaluate_weights(
     results = task.evaluate_variants(net, images, info, variants, device=on, protocol=protocol, progress=progress)
     measured = _measure_inside(net, images, info, inside, on) if inside else {}
     seconds = round((time.perf_counter() - start) / len(results), 2)
-    shared = {key: about[key] for key in ("recipe", "seed", "context", "step") if key in about}
+    shared: dict[str, Any] = {key: about[key] for key in ("recipe", "seed", "context", "step") if key in about}
     rows = []
     for (count, seed), scores in zip(product(steps, draws), results, strict=True):
         row = {"weights": str(path), "task": task.name, "data": name, "split": split, **asdict(scores), **measured}
