@@ -70,7 +70,7 @@ def saves_input(kernel: str) -> bool:
 
 
 def pull_back_ham(
-    du: Tensor, fold: Tensor, x: Tensor, z: Tensor, found: SolvedFactors, plan: BlockPlan,
+    du: Tensor, fold: Tensor, x: Tensor, z: Tensor, factors: SolvedFactors, plan: BlockPlan,
     correction: NormCorrection | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The cotangent of the lower bread, before its ReLU, from that of u = E C, and its sum over samples and positions.
@@ -81,15 +81,15 @@ def pull_back_ham(
     if plan.kernel == "vq":
         temperature, constant_norms = plan.options
         dc = block_launches.codes_cotangent(du, fold, correction, plan.dtype)
-        sums = vq.cotangent_sums(z, found.bases.shape[2])
-        dz = vq.input_cotangent(z, None, dc, found.bases, temperature, bool(constant_norms), sums)
+        sums = vq.cotangent_sums(z, factors.bases.shape[2])
+        dz = vq.input_cotangent(z, None, dc, factors.bases, temperature, bool(constant_norms), sums)
         return dz, common.add_partial_sums(sums[None])[0]
     if plan.kernel == "nmf":
         dz = torch.empty_like(z)  # its kernel takes one set of strides for both
-        sums = block_launches.pull_back(du, fold, found.bases, found.slope, z, dz, plan.dtype, correction)
+        sums = block_launches.pull_back(du, fold, factors.bases, factors.slope, z, dz, plan.dtype, correction)
     else:
-        dz = block_launches.empty_like(x, found.bases.shape[1], plan.dtype)
-        sums = block_launches.pull_back(du, fold, found.slope, None, None, dz, plan.dtype, correction)
+        dz = block_launches.empty_like(x, factors.bases.shape[1], plan.dtype)
+        sums = block_launches.pull_back(du, fold, factors.slope, None, None, dz, plan.dtype, correction)
     return dz, common.add_partial_sums(sums[None])[0]
 
 
@@ -105,8 +105,8 @@ def block_context(x: Tensor, weights: BreadWeights, initial: Tensor, plan: Block
     if differentiated:
         u, bases = _Context.apply(x, *weights, initial, plan)
         return u, bases
-    u, found, *_ = _forward(x, weights, initial, plan, keep=False)
-    return u, found.bases
+    u, factors, *_ = _forward(x, weights, initial, plan, keep=False)
+    return u, factors.bases
 
 
 def evaluate_block(
@@ -118,11 +118,11 @@ def evaluate_block(
     """
 
     def solve(x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, initial: Tensor, *of_norm: Any) -> Outputs:
-        found = solve_block(x, BreadWeights(lower, bias, upper), initial, plan, keep=False)
+        factors = solve_block(x, BreadWeights(lower, bias, upper), initial, plan, keep=False)
         y = torch.empty_like(x)
         folded = None if norm is None else NormParameters._make((*of_norm, norm.eps))
-        block_launches.finish_block(found.fold, found.codes, y, plan.dtype, skip=x, norm=folded, rectify=rectify)
-        return y, found.bases
+        block_launches.finish_block(factors.fold, factors.codes, y, plan.dtype, skip=x, norm=folded, rectify=rectify)
+        return y, factors.bases
 
     given = (x, *weights, initial, *(() if norm is None else norm[:4]))
     with device_of(x):
@@ -148,12 +148,12 @@ def solve_block(
     dtype = plan.dtype
     ready = block_launches.prepare_inputs(weights.lower, initial, x.shape[0], dtype, unit=unit)
     z = block_launches.apply_bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=needs_relu(plan.kernel))
-    found = solve_ham(z, plan.kernel, plan.options, ready.initial, plan.steps, keep=keep, counters=ready.counters)
+    factors = solve_ham(z, plan.kernel, plan.options, ready.initial, plan.steps, keep=keep, counters=ready.counters)
     # E = W_u D is a bread as well, of r columns
     fold = block_launches.apply_bread(
-        found.bases, weights.upper, None, dtype, out=common.saved_dtype(dtype), rectify=False
+        factors.bases, weights.upper, None, dtype, out=common.saved_dtype(dtype), rectify=False
     )
-    return BlockFactors(*found, fold, z, ready.lower)
+    return BlockFactors(*factors, fold, z, ready.lower)
 
 
 def _forward(
@@ -207,9 +207,9 @@ def gradients(du: Tensor, kept: SavedContext, plan: BlockPlan, needs: Sequence[b
     return dx, dlower, dbias, dupper
 
 
-def sum_over_samples(found: Tensor, dtype: torch.dtype) -> Tensor:
+def sum_over_samples(gradient: Tensor, dtype: torch.dtype) -> Tensor:
     """Their sum.   b d c   ->   d c"""
-    return found[0].to(dtype) if found.shape[0] == 1 else found.sum(0, dtype=dtype)
+    return gradient[0].to(dtype) if gradient.shape[0] == 1 else gradient.sum(0, dtype=dtype)
 
 
 def input_gradient(x: Tensor, lower: Tensor, dz: Tensor) -> Tensor:
@@ -284,8 +284,8 @@ def block_backward_op(
     needs: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The cotangents of x, lower, bias and upper; empty where they are not needed.   saved: `SavedContext`"""
-    found = gradients(du, SavedContext(*saved), BlockPlan(kernel, tuple(options), 0, dtype), needs)
-    dx, dlower, dbias, dupper = (du.new_empty(0) if g is None else g for g in found)
+    grads = gradients(du, SavedContext(*saved), BlockPlan(kernel, tuple(options), 0, dtype), needs)
+    dx, dlower, dbias, dupper = (du.new_empty(0) if g is None else g for g in grads)
     return dx, dlower, dbias, dupper
 
 
@@ -295,13 +295,13 @@ def _(
     needs: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     x, lower, upper, *_ = saved
-    found = (
+    grads = (
         block_launches.empty_like(x, x.shape[1], x.dtype),
         torch.empty_like(lower),
         lower.new_empty(lower.shape[0]),
         torch.empty_like(upper),
     )
-    dx, dlower, dbias, dupper = (g if need else du.new_empty(0) for g, need in zip(found, needs, strict=True))
+    dx, dlower, dbias, dupper = (g if need else du.new_empty(0) for g, need in zip(grads, needs, strict=True))
     return dx, dlower, dbias, dupper
 
 
@@ -320,8 +320,8 @@ def _backward(ctx: Any, du: Tensor | None, *_: None) -> tuple[Tensor | None, ...
     if du is None:
         return (None,) * 10
     needs = list(ctx.needs_input_grad[:4])
-    found = block_backward_op(du, list(ctx.saved_tensors), ctx.kernel, ctx.options, ctx.dtype, needs)
-    return *(g if need else None for g, need in zip(found, needs, strict=True)), *(None,) * 6
+    grads = block_backward_op(du, list(ctx.saved_tensors), ctx.kernel, ctx.options, ctx.dtype, needs)
+    return *(g if need else None for g, need in zip(grads, needs, strict=True)), *(None,) * 6
 
 
 block_op.register_autograd(_backward, setup_context=_save)

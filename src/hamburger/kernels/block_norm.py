@@ -275,7 +275,7 @@ class NormGradients(NamedTuple):
 
 
 def norm_backward(
-    dy: Tensor, y: Tensor | None, fold: Tensor, codes: Tensor, found: BatchStatistics, norm: NormParameters,
+    dy: Tensor, y: Tensor | None, fold: Tensor, codes: Tensor, statistics: BatchStatistics, norm: NormParameters,
     dtype: torch.dtype,
 ) -> NormGradients:  # fmt: skip
     """dy: b c n   y: b c n, or None without a ReLU   fold: b c r   codes: b n r"""
@@ -298,7 +298,8 @@ def norm_backward(
     dgamma, dbeta = torch.empty_like(norm.weight), torch.empty_like(norm.weight)
     launch(
         norm_backward_kernel, (rows,),
-        common.add_partial_sums(sums), found.total, fold, found.mean, found.var, norm.weight, scaled, dfold, mix,
+        common.add_partial_sums(sums), statistics.total, fold, statistics.mean, statistics.var, norm.weight,
+        scaled, dfold, mix,
         dgamma, dbeta, b, c, n, r, norm.eps, FINE=_fine_kind(dtype), M=CHANNELS, SR=_rank_tile(r), num_warps=4,
     )  # fmt: skip
     return NormGradients(ds, scaled, dfold, NormCorrection(codes, common.add_partial_sums(mix)), dgamma, dbeta)

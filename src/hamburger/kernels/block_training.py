@@ -73,19 +73,21 @@ def _forward(how: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedT
     ) -> tuple[Outputs, Outputs]:  # fmt: skip
         flat = x.flatten(2)
         with full_precision(x.device.type):
-            found = block.solve_block(flat, BreadWeights(lower, bias, upper), initial, plan, keep=True, unit=how.unit)
+            factors = block.solve_block(flat, BreadWeights(lower, bias, upper), initial, plan, keep=True, unit=how.unit)
         batch = BatchNormState(NormParameters(running_mean, running_var, gamma, beta, how.eps), how.momentum, tracked)
-        statistics = block_norm.batch_statistics(found.fold, found.codes, batch, plan.dtype)
+        statistics = block_norm.batch_statistics(factors.fold, factors.codes, batch, plan.dtype)
         # no view of something flat: such an output of a Function could not be changed in place
         y = torch.empty_like(x) if flat.data_ptr() == x.data_ptr() else x.new_empty(x.shape)
         norm = NormParameters(statistics.mean, statistics.var, gamma, beta, how.eps)
         block_launches.finish_block(
-            found.fold, found.codes, y.flatten(2), plan.dtype, skip=flat, norm=norm, rectify=how.rectify
+            factors.fold, factors.codes, y.flatten(2), plan.dtype, skip=flat, norm=norm, rectify=how.rectify
         )
-        z = found.z if block.saves_input(plan.kernel) else x.new_empty(0)
+        z = factors.z if block.saves_input(plan.kernel) else x.new_empty(0)
         # saved tensors must be memory of the cached launches
-        rounded = x.new_empty(0) if found.lower.data_ptr() == lower.data_ptr() else found.lower
-        return (y, found.bases), SavedIntermediates(found.codes, found.slope, found.fold, z, rounded, *statistics)
+        rounded = x.new_empty(0) if factors.lower.data_ptr() == lower.data_ptr() else factors.lower
+        return (y, factors.bases), SavedIntermediates(
+            factors.codes, factors.slope, factors.fold, z, rounded, *statistics
+        )
 
     x = given[0]
     assert x is not None
@@ -113,8 +115,10 @@ def gradients(
     def solve(dy: Tensor, x: Tensor, y: Tensor, lower: Tensor, upper: Tensor, gamma: Tensor, bases: Tensor,
               *of_packed: Tensor) -> Outputs:  # fmt: skip
         k, x = SavedIntermediates(*PackedTensors(of_packed, kept.layout).tensors()), x.flatten(2)
-        norm, found = NormParameters(k.mean, k.var, gamma, None, how.eps), BatchStatistics(k.mean, k.var, k.total)
-        back = block_norm.norm_backward(dy, None if y is None else y.flatten(2), k.fold, k.codes, found, norm, dtype)
+        norm, statistics = NormParameters(k.mean, k.var, gamma, None, how.eps), BatchStatistics(k.mean, k.var, k.total)
+        back = block_norm.norm_backward(
+            dy, None if y is None else y.flatten(2), k.fold, k.codes, statistics, norm, dtype
+        )
         dupper = block_launches.weight_backward(back.dfold, bases, upper.dtype, common.factor_product_kind(dtype))
         dz, dbias = block.pull_back_ham(
             back.ds, back.scaled, x, k.z, SolvedFactors(bases, k.codes, k.slope), plan, back.correction
@@ -124,10 +128,10 @@ def gradients(
         return dx, dlower, dbias, dupper, back.dgamma, back.dbeta
 
     with full_precision(dy.device.type), device_of(dy):
-        found = launch_cached(
+        grads = launch_cached(
             solve, (dy, *seen, *kept.memory), "train backward", how, kept.layout, common.tf32_enabled(), *needs
         )
-    return tuple([g if need else None for g, need in zip(found, needs, strict=True)])
+    return tuple([g if need else None for g, need in zip(grads, needs, strict=True)])
 
 
 def _lower_bread_backward(

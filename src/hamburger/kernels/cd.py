@@ -103,9 +103,9 @@ def cd_op(
     x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """->   bases: b d r,  codes: b n r,  D C: b d n,  the projector: b d r if `keep`, else empty"""
-    found, codes, y, projector = solve_factors(x, bases, steps, temperature, beta, keep=keep, product=True)
+    final_bases, codes, y, projector = solve_factors(x, bases, steps, temperature, beta, keep=keep, product=True)
     assert y is not None
-    return found, codes, y, found.new_empty(0) if projector is None else projector
+    return final_bases, codes, y, final_bases.new_empty(0) if projector is None else projector
 
 
 @cd_op.register_fake

@@ -219,9 +219,9 @@ def _solve_tiled(
 @torch.library.custom_op("hamburger::nmf_fused", mutates_args=())
 def nmf_op(x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """->   bases: b d r,  codes: b n r,  D C: b d n,  Q: b n r if `keep`, else empty"""
-    found, codes, y, ratio = solve_factors(x, bases, steps, eps, keep=keep, product=True)
+    final_bases, codes, y, ratio = solve_factors(x, bases, steps, eps, keep=keep, product=True)
     assert y is not None
-    return found, codes, y, x.new_empty(0, dtype=common.saved_dtype(x.dtype)) if ratio is None else ratio
+    return final_bases, codes, y, x.new_empty(0, dtype=common.saved_dtype(x.dtype)) if ratio is None else ratio
 
 
 @nmf_op.register_fake

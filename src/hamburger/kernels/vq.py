@@ -135,9 +135,9 @@ def vq_op(
     x: Tensor, bases: Tensor, steps: int, temperature: float, constant_norms: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """->   bases: b d r,  codes: b n r,  D C: b d n"""
-    found, codes, y = solve_factors(x, bases, steps, temperature, product=True)
+    final_bases, codes, y = solve_factors(x, bases, steps, temperature, product=True)
     assert y is not None
-    return found, codes, y
+    return final_bases, codes, y
 
 
 @vq_op.register_fake
