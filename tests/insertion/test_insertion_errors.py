@@ -77,8 +77,12 @@ REFUSED = {
     ),
     "unknown option": ({"conv": ("efficient", {"head": 2})}, hb.OptionError, "'conv'.*no option 'head'.*'heads'"),
     "bad option": ({"conv": ("efficient", {"heads": 3})}, hb.OptionError, "'conv'.*3 heads do not divide"),
-    "no context": ({"conv": 3}, hb.OptionError, "'conv' must be given the name of a context"),
-    "no options": ({"conv": ("efficient", 2)}, hb.OptionError, "'conv' must be given a context, or"),
+    "no context": ({"conv": 3}, hb.OptionError, "'conv' must be given a context .*, got 3"),
+    "no options": (
+        {"conv": ("efficient", 2)},
+        hb.OptionError,
+        "'conv' must be given a context .* and its options, got",
+    ),
     "options of a module": ({"conv": (nn.Identity(), {"rank": 2})}, hb.OptionError, "takes no options except"),
     "builds nothing": ({"conv": lambda c: c}, hb.OptionError, "must build a torch.nn.Module, got int"),
     "cannot build": (

@@ -128,7 +128,7 @@ def test_nested_tensor_sequences_raise():
     with pytest.raises(hb.InputError, match=r"'layers\.layers\.0' returns nested tensors.*enable_nested_tensor=False"):
         hb.insert_context(Encoder(), place, example=(x, padded))
     net = hb.insert_context(Encoder().eval(), place, example=x)
-    with torch.no_grad(), pytest.raises(hb.InputError, match=r"cannot take nested tensors.*use_nested_tensor = False"):
+    with torch.no_grad(), pytest.raises(hb.InputError, match=r"cannot take nested tensors.*enable_nested_tensor=False"):
         net(x, padded)
     open_ = Encoder(nested=False).eval()
     with torch.no_grad():

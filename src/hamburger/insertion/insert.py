@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -143,47 +143,45 @@ def remove_contexts(model: Model, places: Iterable[str] | None = None) -> Model:
 class ContextRequest:
     """What to insert at `place`: a context's name, a module or a function of the channels, with its options.
 
-    `placement` holds the options that say how features are read: `layout`, `grid` and `output`.
+    `layout`, `grid` and `output` say how features are read, as in `insert_context`.
     """
 
     place: str
     context: str | nn.Module | Callable[..., nn.Module]
-    options: dict[str, Any] = field(default_factory=dict)
-    placement: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any]
+    layout: str | None
+    grid: tuple[int, int] | None
+    output: int | str | None
 
 
 def _parse_request(place: str, value: Any) -> ContextRequest:
     """Return the request for one entry of `places`: a context, or a tuple (context, {options})."""
     where = f"{CALL}, '{place}'"
-    context, options = value, {}
-    if isinstance(value, tuple):
-        if len(value) != 2 or not isinstance(value[1], Mapping):
-            raise OptionError(f"{CALL}: '{place}' must be given a context, or (context, {{options}}), got {value!r}")
-        context, options = value[0], dict(value[1])
+    context, options = value if isinstance(value, tuple) and len(value) == 2 else (value, {})
+    if not (isinstance(context, str) or callable(context)) or not isinstance(options, Mapping):
+        raise OptionError(
+            f"{CALL}: '{place}' must be given a context (its name, a module, or a function of the channels that builds "
+            f"one) or a tuple of a context and its options, got {value!r}"
+        )
     if isinstance(context, str):
         with name_place(CALL, place):
             contexts[context]  # an error suggests the nearest name
-    elif not isinstance(context, nn.Module) and not callable(context):
-        raise OptionError(
-            f"{CALL}: '{place}' must be given the name of a context, a module, or a function of the channels that "
-            f"builds one, got {context!r}"
-        )
-    placement = {key: options.pop(key) for key in PLACEMENT_OPTIONS if key in options}
+    options = dict(options)
+    layout, grid, output = (options.pop(key, None) for key in PLACEMENT_OPTIONS)
     if isinstance(context, nn.Module) and options:
         raise OptionError(
             f"{CALL}: '{place}' is given a module, which takes no options except {', '.join(PLACEMENT_OPTIONS)} (got "
             f"{', '.join(options)}); pass options to its constructor"
         )
-    if "layout" in placement:
-        check_choice(where, "layout", placement["layout"], (*LAYOUTS, "sequence"))
-    grid = placement.get("grid")
+    if layout is not None:
+        check_choice(where, "layout", layout, (*LAYOUTS, "sequence"))
     if grid is not None:
         if not isinstance(grid, (tuple, list)) or len(grid) != 2:
             raise OptionError(f"{where}: grid must be (height, width), got {grid!r}")
         for side in grid:
             check_count(where, "each side of the grid", side, least=1)
-        placement["grid"] = tuple(grid)
-    return ContextRequest(place, context, options, placement)
+        grid = (grid[0], grid[1])
+    return ContextRequest(place, context, options, layout, grid, output)
 
 
 def _find_modules(model: nn.Module, requests: list[ContextRequest]) -> dict[str, nn.Module]:
@@ -234,7 +232,7 @@ def describe_missing_module(call: str, place: str, names: list[str]) -> str:
 
 def _check_feature(request: ContextRequest, output: Any) -> Tensor:
     """Return the feature tensor in what a module returned; raise if there is none."""
-    where, part = f"{CALL}: '{request.place}'", request.placement.get("output")
+    where, part = f"{CALL}: '{request.place}'", request.output
     keys = list(output) if isinstance(output, dict) else range(len(output)) if isinstance(output, (tuple, list)) else ()
     if part is not None:
         if isinstance(output, Tensor):  # output[part] would be one sample of the batch
@@ -295,11 +293,10 @@ def _build_context(
     request: ContextRequest, model: nn.Module, module: nn.Module, features: Sequence[Tensor]
 ) -> tuple[nn.Module, FeatureAdapter]:
     """Return the requested context and its adapter, for the features of each call of `module`."""
-    where, x = f"{CALL}, '{request.place}'", features[0]
-    layout = find_layout(where, request.placement.get("layout"), model, module, features)
+    where, grid, x = f"{CALL}, '{request.place}'", request.grid, features[0]
+    layout = find_layout(where, request.layout, model, module, features)
     channels = x.shape[1 if layout == "channels" else -1]
     positions = {"channels": x.shape[2:], "tokens": x.shape[1:-1], "sequence": x.shape[:1]}[layout]
-    grid = request.placement.get("grid")
     if grid is not None and grid[0] * grid[1] > positions.numel():
         raise ShapeError(
             f"{where}: a grid of {grid} has more than the {positions.numel()} positions of {tuple(x.shape)}"
@@ -320,7 +317,7 @@ def _build_context(
             f"{', '.join(sorted(POSITION_BLIND))}"
         )
     skipped = 0 if grid is None else positions.numel() - grid[0] * grid[1]
-    return context, FeatureAdapter(layout, takes, grid, request.placement.get("output"), skipped, request.place)
+    return context, FeatureAdapter(layout, takes, grid, request.output, skipped, request.place)
 
 
 def _call_builder(place: str, build: str | Callable[..., Any], channels: int, options: dict[str, Any]) -> nn.Module:

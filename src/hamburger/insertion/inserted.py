@@ -23,10 +23,7 @@ from hamburger.tensors import widen
 Gate = Literal["zero", "one"]
 GATES: dict[Gate, float] = {"zero": 0.0, "one": 1.0}
 CHILD_NAME = "inserted_context"
-NESTED_TENSORS = (
-    "nested tensors, which nn.TransformerEncoder makes from padded sequences in evaluation; build it with "
-    "enable_nested_tensor=False, or set its use_nested_tensor = False"
-)
+NESTED_TENSORS = "nested tensors; build nn.TransformerEncoder with enable_nested_tensor=False"
 
 
 @dataclass(frozen=True)
