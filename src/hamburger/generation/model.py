@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -83,6 +83,7 @@ def create_gan(
     - `context_at`: the map size at which it is inserted: 32 by default at 128 pixels, 16 at 64 and 32
     - all others: fields of `GanStyle`, by default the paper's
     """
+    config = dict(locals())
     call = f"create_gan('{name}')"
     if name not in STYLES:
         raise UnknownNameError(f"no GAN '{name}'{did_you_mean(name, STYLES)}")
@@ -91,34 +92,20 @@ def create_gan(
     if context_options is not None and not isinstance(context_options, Mapping):
         raise OptionError(f"{call}: context_options must be a mapping such as {{'rank': 32}}, got {context_options!r}")
     options = dict(context_options or {})
-    changes: dict[str, Any] = {
-        "generator_spectral": generator_spectral,
-        "discriminator_spectral": discriminator_spectral,
-        "hidden": hidden,
-        "init": init,
-        "norm_eps": norm_eps,
-        "norm_momentum": norm_momentum,
-    }
-    changes = {option: value for option, value in changes.items() if value is not None}
+    # the options of the style that were given; the others are not stored, so that they stay those of the paper
+    changes = {field.name: value for field in fields(GanStyle) if (value := config.pop(field.name)) is not None}
+    changes["context"] = STYLES[name].context if context == OWN_CONTEXT else context
     style = replace(STYLES[name], **changes)
-    if context != OWN_CONTEXT:
-        style = replace(style, context=context)
     if options and style.context is None:
         raise OptionError(f"{call}: context_options need a context, got {options} without one; leave them out")
     multipliers = generator_multipliers, discriminator_multipliers
     plan = plan_gan(call, resolution, width, *multipliers, discriminator_downs, context_at)
     generator = Generator(style, plan, latent=latent, num_classes=num_classes, context_options=options)
     discriminator = Discriminator(style, plan, num_classes=num_classes, context_options=options)
-    config = {
-        "name": name,
-        "resolution": resolution,
-        "num_classes": num_classes,
-        "latent": latent,
-        "width": width,
+    config |= {
         "generator_multipliers": [w // width for w in plan.generator],
         "discriminator_multipliers": [w // width for w in plan.discriminator],
         "discriminator_downs": plan.downs,
-        "context": style.context,
         "context_options": options,
         "context_at": plan.context_at,
         **changes,
