@@ -42,8 +42,8 @@ from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.evaluate import SegmentationScores, predict_labels
 from hamburger.segmentation.recipe import SegmentationRecipe, voc_352
 from hamburger.segmentation.task import SegmentationTask
-from hamburger.training.confusion import Confusion
-from hamburger.training.task import PAPER_SCALES, SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.supervised import Confusion
+from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
 from hamburger.training.train import train
 from hamburger_lab.size_batches import count_confusion, size_batches
 
@@ -60,7 +60,7 @@ CELLS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "ema": ("ema", {}),
     "da": ("da", {}),
 }
-MULTI_SCALE = EvaluationProtocol(PAPER_SCALES, flip=True)
+MULTI_SCALE = EvaluationProtocol((0.5, 0.75, 1.0, 1.25, 1.5, 1.75), flip=True)  # the paper's test scales
 OTHER_STEPS = (1, 2, 3, 4, 8, 12, 20)
 EVALUATION_BATCH = 16  # images of one size that are evaluated together
 

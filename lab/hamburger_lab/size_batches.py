@@ -13,11 +13,10 @@ from hamburger.errors import check_count
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.data.batches import SegmentationBatch
 from hamburger.segmentation.evaluate import predict_labels
-from hamburger.training.confusion import Confusion
 from hamburger.training.datasets import Sample
 from hamburger.training.image_files import MEAN, STD, normalise
 from hamburger.training.loader import prefetch
-from hamburger.training.supervised import evaluation_mode
+from hamburger.training.supervised import Confusion, evaluation_mode
 
 MAX_WAITING_BYTES = 2**27  # about 200 images of VOC; more hardly reduce the number of batches
 

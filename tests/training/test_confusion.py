@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamburger.errors import InputError, OptionError, ShapeError
-from hamburger.training.confusion import Confusion, confusion, iou, miou, pixel_accuracy
+from hamburger.training.supervised import Confusion, confusion, iou, miou, pixel_accuracy
 
 
 def drawn(k=5, shape=(3, 17, 13), unlabelled=0.2):

@@ -12,8 +12,7 @@ from torch import nn
 from hamburger import distributed
 from hamburger.classification.data.base import ImageSet
 from hamburger.classification.data.batches import to_model_input
-from hamburger.training.confusion import Confusion, pixel_accuracy
-from hamburger.training.supervised import evaluation_mode, scores_by_class
+from hamburger.training.supervised import Confusion, evaluation_mode, pixel_accuracy, scores_by_class
 
 
 @dataclass(frozen=True)

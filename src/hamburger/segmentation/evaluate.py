@@ -13,9 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.segmentation.data.base import SegmentationSet
-from hamburger.training.confusion import Confusion, iou, miou, pixel_accuracy
 from hamburger.training.image_files import normalise
-from hamburger.training.supervised import evaluation_mode, read_share, scores_by_class
+from hamburger.training.supervised import (
+    Confusion,
+    evaluation_mode,
+    iou,
+    miou,
+    pixel_accuracy,
+    read_share,
+    scores_by_class,
+)
 from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
 
 

@@ -52,7 +52,7 @@ class Accelerator:
         check_count("train", "nodes", nodes, least=1)
         if accelerator == "auto":
             accelerator = pick_device().type
-        if under_torchrun():
+        if {"LOCAL_WORLD_SIZE", "WORLD_SIZE", "RANK", "TORCHELASTIC_RUN_ID"} <= set(os.environ):
             devices, nodes = _torchrun_sizes(devices, nodes)
         if accelerator == "cuda" and devices > torch.cuda.device_count():
             raise OptionError(
@@ -195,10 +195,6 @@ class AutocastModule(nn.Module):
 
 def to_float32(output: Any) -> Any:
     return output.float() if isinstance(output, Tensor) and output.is_floating_point() else output
-
-
-def under_torchrun() -> bool:
-    return {"LOCAL_WORLD_SIZE", "WORLD_SIZE", "RANK"} <= set(os.environ) and "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def _torchrun_sizes(devices: int, nodes: int) -> tuple[int, int]:

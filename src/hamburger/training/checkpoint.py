@@ -42,7 +42,10 @@ def load(folder: Path) -> LoadedCheckpoint | None:
         if not path.exists():
             continue
         try:
-            _check_sums(path)
+            with zipfile.ZipFile(path) as archive:  # torch itself does not notice flipped bits
+                broken = archive.testzip()
+            if broken is not None:
+                raise ValueError(f"the checksum of its entry {broken} is wrong")
             state = torch.load(path, map_location="cpu", weights_only=True)
             if not isinstance(state, dict) or state.get("format") != FORMAT:
                 raise ValueError(f"not a training state of format {FORMAT}")
@@ -56,14 +59,6 @@ def load(folder: Path) -> LoadedCheckpoint | None:
             f"train: {'; '.join(notes)}: no usable checkpoint is left in {folder}; start again in another folder"
         )
     return None
-
-
-def _check_sums(path: Path) -> None:
-    """Raise where a checksum of the zip archive is wrong; torch itself does not notice flipped bits."""
-    with zipfile.ZipFile(path) as archive:
-        broken = archive.testzip()
-    if broken is not None:
-        raise ValueError(f"the checksum of its entry {broken} is wrong")
 
 
 # -- progress and random state -----------------------------------------------------------------------------------------

@@ -146,8 +146,6 @@ def estimated_bytes(read: Callable[[int], Sample], n: int) -> float:
 
 
 STEPS_AHEAD = 3
-
-
 Set = TypeVar("Set", bound=Any)  # a data set with `name`, `split` and `ids`
 Held = TypeVar("Held")  # many samples on the device
 Part = TypeVar("Part")
@@ -218,7 +216,10 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
 
     def run(self, start: int, stop: int) -> Generator[list[Part]]:
         """The micro-batches of steps start ... stop - 1. Files are prefetched; closing the generator ends threads."""
-        with closing(self._read(range(start, stop))) as stream:
+        samples = (sample for step in range(start, stop) for part in self.parts(step) for sample, _ in part)
+        unread = samples if self.kept is None else ()
+        depth = STEPS_AHEAD * self.accumulate * self.share
+        with closing(prefetch(self.read, unread, workers=self.workers, depth=depth)) as stream:
             for step in range(start, stop):
                 start_time = time.perf_counter()
                 parts = [self._part(step, part, stream) for part in self.parts(step)]
@@ -230,13 +231,6 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
         chosen = samples_of(self.seed, step, n=len(self.dataset.ids), batch=self.batch)
         firsts = [(part * self.world + self.rank) * self.share for part in range(self.accumulate)]
         return [[(chosen[place], place) for place in range(first, first + self.share)] for first in firsts]
-
-    def _read(self, steps: range) -> Generator[S]:
-        """Yield the samples of these steps in order; nothing where they are resident."""
-        if self.kept is None:
-            samples = (sample for step in steps for part in self.parts(step) for sample, _ in part)
-            depth = STEPS_AHEAD * self.accumulate * self.share
-            yield from prefetch(self.read, samples, workers=self.workers, depth=depth)
 
     def _part(self, step: int, part: list[tuple[int, int]], stream: Iterator[S]) -> Part:
         samples = [sample for sample, _ in part]

@@ -190,10 +190,8 @@ def digest(recipe: Training) -> str:
 
 def _set_fields(group: Any) -> dict[str, Any]:
     """Fields and their values, without those added later and still at their default."""
-    values = {one.name: getattr(group, one.name) for one in dataclasses.fields(group)}
-    for one in dataclasses.fields(group):
-        if LATE in one.metadata and values[one.name] == one.default:
-            del values[one.name]
+    fields = [(one, getattr(group, one.name)) for one in dataclasses.fields(group)]
+    values = {one.name: value for one, value in fields if LATE not in one.metadata or value != one.default}
     return {name: _set_fields(value) if dataclasses.is_dataclass(value) else value for name, value in values.items()}
 
 

@@ -32,15 +32,23 @@ def in_use(path: Path) -> bool:
     Do not call it from the process that trains there: closing the file would release its lock (POSIX).
     """
     try:
+        with (path / LOCK).open("r+b") as file:
+            return not try_lock(file)
+    except OSError:  # no such run
+        return False
+
+
+def try_lock(file: IO[bytes]) -> bool:
+    """Lock the file until it is closed or this process ends; False where another process holds the lock."""
+    try:
         import fcntl
 
-        with (path / LOCK).open("r+b") as lock:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
-    except (ImportError, OSError):  # no such run, or no locks on this system
         return False
-    return False
+    except (ImportError, OSError):  # no locks on this system or file system
+        pass
+    return True
 
 
 class RunFolder:
@@ -58,7 +66,10 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise OptionError(f"train: --run {self.path} is a file; name a folder")
         self.path.mkdir(parents=True, exist_ok=True)
-        self._take_lock()
+        self._lock = (self.path / LOCK).open("wb")
+        if not try_lock(self._lock):
+            self.release()
+            raise OptionError(f"train: another process is training in {self.path}; wait for it, or name another folder")
         stored = self.path / RECIPE
         if not resume and (stored.exists() or (self.path / checkpoint.LAST).exists()):
             raise OptionError(
@@ -87,23 +98,6 @@ class RunFolder:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def _take_lock(self) -> None:
-        """Allow one writer at a time. The lock belongs to this process, not to its children, and ends with it."""
-        try:
-            import fcntl
-        except ImportError:  # not on this system
-            return
-        self._lock = (self.path / LOCK).open("wb")
-        try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            raise OptionError(
-                f"train: another process is training in {self.path}; wait for it, or name another folder"
-            ) from None
-        except OSError:  # a file system without locks
-            self.release()
 
     def result(self) -> dict[str, Any] | None:
         """The result of a finished run; None where it is not finished."""

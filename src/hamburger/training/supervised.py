@@ -1,4 +1,4 @@
-"""What the supervised tasks share: the two splits, weights files and evaluation."""
+"""What the supervised tasks share: the two splits, weights files, evaluation and confusion matrices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from hamburger import distributed
 from hamburger.checkpoints.weights_file import Info, read_weights
-from hamburger.errors import CheckpointError, HamburgerError
+from hamburger.errors import CheckpointError, HamburgerError, InputError, ShapeError, check_count
+from hamburger.training.datasets import IGNORE
 from hamburger.training.loader import prefetch
 from hamburger.training.recipe import SupervisedTraining
 
@@ -112,3 +113,59 @@ def read_share(dataset: Any, workers: int, progress: Callable[[int, int], Any]) 
 def scores_by_class(classes: Sequence[str], values: Tensor) -> dict[str, float | None]:
     """Return the score of each class by name; None instead of NaN, which marks a class without a score."""
     return {name: None if math.isnan(v) else v for name, v in zip(classes, values.tolist(), strict=True)}
+
+
+# -- confusion matrices ------------------------------------------------------------------------------------------------
+
+
+def confusion(prediction: Tensor, label: Tensor, k: int) -> Tensor:
+    """Pixels by (label, prediction); what is labelled 255 does not count.   ... , ... ->   k k, int64
+
+    `prediction` is 0 ... k - 1 everywhere, `label` is 0 ... k - 1 or 255.
+    """
+    if prediction.shape != label.shape:
+        raise ShapeError(
+            f"confusion: prediction {tuple(prediction.shape)} and label {tuple(label.shape)} must have one shape"
+        )
+    valid = label != IGNORE
+    index = label[valid].long() * k + prediction[valid].long()
+    counts = torch.bincount(index, minlength=k * k)
+    if counts.numel() > k * k:  # free of charge: bincount has looked at the largest anyway
+        raise InputError(
+            f"confusion: label {(counts.numel() - 1) // k} is outside the {k} classes; labels are 0 to {k - 1}, "
+            f"and {IGNORE} where unlabelled"
+        )
+    return counts.view(k, k)
+
+
+class Confusion:
+    """The sum of `confusion` over many images; whole numbers, so that order and grouping change nothing."""
+
+    def __init__(self, k: int) -> None:
+        check_count("Confusion", "k", k, least=1)
+        self.k = k
+        self.matrix = torch.zeros(k, k, dtype=torch.int64)
+
+    def update(self, prediction: Tensor, label: Tensor) -> None:
+        self.matrix += confusion(prediction, label, self.k).cpu()
+
+    def gather(self, device: torch.device) -> None:
+        """Add up what all processes have counted; `device` is where they meet."""
+        self.matrix = distributed.sum_over_ranks(self.matrix.to(device)).cpu()
+
+
+def iou(matrix: Tensor) -> Tensor:
+    """Intersection over union of each class, NaN for one that is neither labelled nor predicted.   k k   ->   k"""
+    hit = matrix.diagonal().double()
+    union = (matrix.sum(0) + matrix.sum(1)).double() - hit
+    return hit / union
+
+
+def miou(matrix: Tensor) -> float:
+    """Mean over the classes that are labelled or predicted somewhere; NaN where nothing is labelled."""
+    return float(iou(matrix).nanmean())
+
+
+def pixel_accuracy(matrix: Tensor) -> float:
+    """Share of the labelled pixels that are right."""
+    return float(matrix.diagonal().sum().double() / matrix.sum().double())

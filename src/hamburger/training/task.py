@@ -98,9 +98,6 @@ class Score:
         return f"{self.words} {self.shown(value)}{unit}"
 
 
-PAPER_SCALES = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)  # the paper's test scales
-
-
 @dataclass(frozen=True)
 class EvaluationProtocol:
     """Class probabilities are averaged over `scales`, the mirrored image (`flip`) and the positions of a `window`.
@@ -140,31 +137,21 @@ SINGLE_SCALE = EvaluationProtocol()
 
 
 class Task(ABC, Generic[R]):
-    """One task. Networks are plain modules and data are of any type here; only the task looks inside them.
+    """One task. Networks are plain modules and data are of any type here; only the task looks inside them."""
 
-    - `name`: the value of "task" in a recipe.json, a weights file and a result
-    - `networks`: what is trained, for the title of a report
-    - `recipe`, `recipes`: the recipe class, and the recipes of `ham list recipes`
-    - `datasets`: data sets by name; those whose constructor takes `root` are read from files
-    - `predictor`, `visualizer`: the classes that `ham predict` and the images of `ham report` use, if there are any
-    - `scores`: the scores that are shown; the first decides which weights are the best, the others may be None where a
-      data set does not have what they need
-    - `pooled`: what the first score is computed over, in words for the reader of a report
-    - `member_score`: the score of a single class, or other `member`, where there is one; `absent`: when it has none
-    """
-
-    name: ClassVar[str]
-    networks: ClassVar[str]
+    name: ClassVar[str]  # the value of "task" in a recipe.json, a weights file and a result
+    networks: ClassVar[str]  # what is trained, for the title of a report
     recipe: type[R]
-    recipes: Registry[R]
-    datasets: Registry[Any]
-    predictor: type[FilePredictor] | None = None
-    visualizer: type[Visualizer] | None = None
-    scores: tuple[Score, ...]  # tests replace it
-    pooled: ClassVar[str]
-    member_score: ClassVar[Score | None] = None
+    recipes: Registry[R]  # those of `ham list recipes`
+    datasets: Registry[Any]  # by name; those whose constructor takes `root` are read from files
+    predictor: type[FilePredictor] | None = None  # for `ham predict`
+    visualizer: type[Visualizer] | None = None  # for the images of `ham report`
+    # the first decides which weights are the best; the others may be None where a data set lacks what they need
+    scores: tuple[Score, ...]
+    pooled: ClassVar[str]  # what the first score is computed over, in words for the reader of a report
+    member_score: ClassVar[Score | None] = None  # the score of a single class, or other `member`
     member: ClassVar[str] = "class"
-    absent: ClassVar[str] = "the class is neither labelled nor predicted"
+    absent: ClassVar[str] = "the class is neither labelled nor predicted"  # when a member has no score
     fixed_batch_size: ClassVar[bool] = True  # whether the network always sees tensors of the same size in training
     test_time_augmentation: ClassVar[bool] = False  # whether `evaluate` takes other protocols than SINGLE_SCALE
 
