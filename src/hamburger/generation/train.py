@@ -17,7 +17,7 @@ from hamburger.training.loader import batch_options
 from hamburger.training.metrics_log import Listener, Note
 from hamburger.training.run_folder import Result, measurements
 from hamburger.training.run_lifecycle import StopSignal
-from hamburger.training.train import on_rank_zero, open_folder, prepare_device, start_or_resume
+from hamburger.training.train import open_folder, start_or_resume
 
 
 def train_gan(
@@ -36,7 +36,7 @@ def train_gan(
     check_gan_recipe(recipe, processes=hardware.processes)
     if recipe.graph and not hardware.on_gpu:
         raise OptionError(f"recipe '{recipe.name}': graph needs a CUDA device, got a CPU; --set graph=false")
-    listen = on_rank_zero(on_event)
+    listen: Listener = on_event if is_rank_zero() else lambda event: None
     with open_folder(recipe, run, hardware, resume=resume) as folder:
         if resume and (values := folder.result()) is not None:
             listen(Note(f"the run in {folder.path} is finished: nothing is left to do"))
@@ -53,7 +53,6 @@ def train_gan(
         if distributed.rank():
             # rank 0 has verified the packed file by now, and rebuilt it if it was damaged
             images = load_images(source, verify=False)
-        prepare_device(hardware)
         nets = build_gan(recipe, len(images.classes))
         generator = set_up_network(recipe, hardware, nets[0], recipe.optim.generator_lr)
         discriminator = set_up_network(recipe, hardware, nets[1], recipe.optim.discriminator_lr)

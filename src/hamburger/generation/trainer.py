@@ -240,12 +240,6 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         if self.average is not None:
             self.average.net.load_state_dict(state["average"])
 
-    def tensors(self) -> list[Tensor]:
-        networks = self.networks.values()
-        states = [state for network in networks for state in network.optimizer.state.values()]
-        moments = [value for state in states for value in state.values() if isinstance(value, Tensor)]
-        return [*(value for network in networks for value in network.net.state_dict().values()), *moments]
-
     def data_digest(self) -> str:
         return self.feed.set.digest
 

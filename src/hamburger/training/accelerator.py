@@ -75,10 +75,12 @@ class Accelerator:
 
     # -- processes -----------------------------------------------------------------------------------------------
 
-    def launch(self) -> None:
+    def launch(self, *, fixed_batch_size: bool = True) -> None:
         """Join the process group; first start the other processes of this machine, unless `torchrun` has."""
         if self.on_gpu:
             torch.cuda.set_device(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+            torch.backends.cudnn.benchmark = fixed_batch_size  # choosing algorithms by trial pays if sizes repeat
         if self.processes == 1:
             return
         address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT") or str(_free_port())
@@ -118,8 +120,7 @@ class Accelerator:
     def kill_processes(self) -> None:
         """Kill the processes that this one started: they would wait for it until a timeout."""
         for process in self.started:
-            if process.poll() is None:
-                process.kill()
+            process.kill()  # does nothing to one that has ended
 
     def barrier(self) -> None:
         if distributed.world_size() > 1:

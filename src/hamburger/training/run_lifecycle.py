@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 import torch.distributed
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from hamburger import distributed
 from hamburger.environment import hardware_name
@@ -85,12 +86,8 @@ class Run(ABC, Generic[R, P]):
         """A digest of what decides which images a step sees."""
 
     @abstractmethod
-    def tensors(self) -> list[Tensor]:
-        """All tensors that must be finite in a checkpoint."""
-
-    @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Networks and optimizers, for the checkpoint; all processes call this together."""
+        """Networks and optimizers, for the checkpoint; all tensors in it must be finite."""
 
     @abstractmethod
     def load(self, state: dict[str, Any]) -> None:
@@ -219,8 +216,8 @@ class Run(ABC, Generic[R, P]):
 
     def check_weights(self) -> None:
         """Raise where weights or optimizer state are not finite: the loss was computed before the last update."""
-        finite = [torch.isfinite(tensor).all() for tensor in self.tensors() if tensor.is_floating_point()]
-        if not bool(torch.stack([flag.to(self.device) for flag in finite]).all()):
+        tensors = [leaf for leaf in tree_leaves(self.state()) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        if not bool(torch.stack([tensor.isfinite().all().to(self.device) for tensor in tensors]).all()):
             raise TrainingError(
                 f"train: the weights are not finite after step {self.progress.step}; {self.last_written()}; "
                 f"{self.cures()}"

@@ -43,15 +43,14 @@ def train(
     """
     hardware = Accelerator(accelerator, devices=devices, nodes=nodes, precision=recipe.precision)
     task.check(recipe, processes=hardware.processes)
-    listen = on_rank_zero(on_event)
+    listen: Listener = on_event if is_rank_zero() else lambda event: None
     with open_folder(recipe, run, hardware, resume=resume) as folder:
         if resume and (values := folder.result()) is not None:
             listen(Note(f"the run in {folder.path} is finished: nothing is left to do"))
             return Result(folder.path, values)
         root = None if data is None else Path(data)
         opened = task.open(recipe, root, first=is_rank_zero(), note=lambda text: listen(Note(text)))
-        hardware.launch()
-        prepare_device(hardware, fixed_batch_size=task.fixed_batch_size)
+        hardware.launch(fixed_batch_size=task.fixed_batch_size)
         with hardware.rank_zero_first():  # pretrained weights are downloaded once for all processes
             torch.manual_seed(recipe.seed)
             net = task.build(recipe, opened)
@@ -90,11 +89,6 @@ def _finish(task: Task[R], recipe: R, trainer: Trainer[R], parameters: int) -> R
 # -- shared with GAN training ------------------------------------------------------------------------------------------
 
 
-def on_rank_zero(listen: Listener) -> Listener:
-    """The listener on rank 0; elsewhere one that does nothing."""
-    return listen if is_rank_zero() else lambda event: None
-
-
 @contextmanager
 def open_folder(recipe: Training, run: Path | str, accelerator: Accelerator, *, resume: bool) -> Iterator[RunFolder]:
     """Lock the run folder while the block runs. Where the block fails, kill the processes that wait for this one."""
@@ -110,13 +104,6 @@ def open_folder(recipe: Training, run: Path | str, accelerator: Accelerator, *, 
         raise
     finally:
         folder.release()
-
-
-def prepare_device(accelerator: Accelerator, *, fixed_batch_size: bool = True) -> None:
-    """Set up the GPU before anything is allocated on it."""
-    if accelerator.on_gpu:
-        torch.backends.cudnn.benchmark = fixed_batch_size  # choosing algorithms by trial pays if sizes stay the same
-        torch.cuda.reset_peak_memory_stats(accelerator.device)
 
 
 def start_or_resume(

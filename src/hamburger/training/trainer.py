@@ -170,11 +170,6 @@ class Trainer(Run[S, ScoredProgress]):
         self.net.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
 
-    def tensors(self) -> list[Tensor]:
-        states = self.optimizer.state.values()
-        momenta = [value for state in states for value in state.values() if isinstance(value, Tensor)]
-        return [*self.net.state_dict().values(), *momenta]
-
     # -- advice in error messages --------------------------------------------------------------------------------
 
     def cures(self) -> str:
