@@ -67,9 +67,7 @@ SHORT_BN = 0.1  # with 3e-4, 2,000 steps leave more than half of the running sta
 def voc_ablation() -> SegmentationRecipe:
     """The paper's ablations, tables 1, 2, 8 and 9: ResNet-50 at stride 16, 30,000 steps of 12 images.
 
-    Section 3.1 and appendix E.1; figures 3, 4 and 7 to 9 use this setting too.
-
-    Device: GPU.
+    Section 3.1 and appendix E.1; figures 3, 4 and 7 to 9 use this setting too. Device: GPU.
     """
     return SegmentationRecipe(
         name="voc-ablation",
@@ -100,9 +98,7 @@ def voc() -> SegmentationRecipe:
 def voc_trainval() -> SegmentationRecipe:
     """Table 4, second stage: fine-tunes `voc` on trainval, 20,000 steps at a tenth of the learning rate.
 
-    The paper states the rate, but not the number of steps.
-
-    Device: GPU.
+    The paper states the rate, but not the number of steps. Device: GPU.
     """
     base = voc()
     return replace(
@@ -168,9 +164,7 @@ def voc_352() -> SegmentationRecipe:
     """The ablation recipe on all of VOC at a longest side of 352 pixels: 22,500 steps of 16 images, 360,000 samples.
 
     `--data` is a folder with images/, labels/, train_aug.txt, val.txt and classes.txt. Pass ResNet-50 weights with
-    `--set model.pretrained=FILE`. Validates ten times.
-
-    Device: GPU.
+    `--set model.pretrained=FILE`. Validates ten times. Device: GPU.
     """
     return replace(
         voc_ablation(),

@@ -6,7 +6,7 @@ import colorsys
 import tarfile
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +79,7 @@ def _coverage(form: str, size: int, centre: tuple[float, float], radius: float) 
 
 SQUARE = "central square, triangle filter"  # how files become pixels, as part of their cache key
 IMAGENET_CLASSES = 1000
+LabelledFiles = tuple[tuple[str, ...], list[tuple[Path, int]]]  # classes; files with their class, sorted by it and path
 SPLITS = ("train", "val", "valid", "validation", "test")
 
 
@@ -129,7 +130,7 @@ class ClassFolders(ImageSource):
         empty = [f"{folder / name}: no JPEG, PNG or WebP file" for name, paths in images.items() if not paths]
         if empty:
             raise DataError(f"{self.name}: classes without images: {'; '.join(empty)}; fill or remove them", empty)
-        return LabelledFiles(tuple(images), [(path, i) for i, paths in enumerate(images.values()) for path in paths])
+        return tuple(images), [(path, i) for i, paths in enumerate(images.values()) for path in paths]
 
     def __len__(self) -> int:
         return len(self.files)
@@ -141,11 +142,6 @@ class ClassFolders(ImageSource):
     def origin(self) -> Any:
         stats = [(path, path.stat(), label) for path, label in self.files]
         return SQUARE, [(str(p.relative_to(self.root)), s.st_size, s.st_mtime_ns, label) for p, s, label in stats]
-
-
-class LabelledFiles(NamedTuple):
-    classes: tuple[str, ...]
-    files: list[tuple[Path, int]]  # sorted by class, then by path
 
 
 def _is_image(path: Path) -> bool:
@@ -233,7 +229,7 @@ class TinyFolders(ClassFolders):
             )
         classes = trained or names  # in the order of the training folders, so that numbers agree between splits
         files = [(path, classes.index(annotations[path.name])) for path in paths]
-        return LabelledFiles(tuple(classes), sorted(files, key=lambda file: file[1]))
+        return tuple(classes), sorted(files, key=lambda file: file[1])
 
     def _read(self, path: Path) -> bytes | None:
         """Return the content of a file, None if it does not exist."""
