@@ -121,7 +121,7 @@ def test_bad_files_are_named(file, tmp_path, monkeypatch):
     with pytest.raises(CheckpointError, match=r"has no model\.safetensors"):
         Segmenter.from_pretrained(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(CheckpointError, match="is not a local folder and could not be downloaded"):
+    with pytest.raises(CheckpointError, match="is not a local path and could not be downloaded"):
         Segmenter.from_pretrained("nobody/nothing")
 
 

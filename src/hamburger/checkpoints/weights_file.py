@@ -17,6 +17,7 @@ from hamburger.files import write_atomically, write_durably
 
 VERSION = 1  # of the metadata; a reader refuses newer ones
 KEY = "hamburger"  # of the metadata in the file
+HUB_FILES = ("config.json", "model.safetensors")  # of a folder or repository in the layout of the Hugging Face hub
 Colour = tuple[int, int, int]
 
 
@@ -138,3 +139,17 @@ def to_plain_json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [to_plain_json(item) for item in value]
     return value
+
+
+def download_weights(call: str, repository: str, **options: Any) -> Path:
+    """Return the weights file of a Hugging Face repository; `options` go to huggingface_hub."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(repository, HUB_FILES[1], **options))
+    except Exception as error:  # a download can fail with any exception
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise CheckpointError(
+            f"{call}: '{repository}' is not a local path and could not be downloaded from the hub "
+            f"({type(error).__name__}: {reason})"
+        ) from error

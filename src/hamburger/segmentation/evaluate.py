@@ -71,11 +71,10 @@ def _average_windows(net: nn.Module, x: Tensor, protocol: EvaluationProtocol) ->
     return total / count
 
 
-def _window_starts(length: int, window: int, stride: int) -> Iterator[int]:
-    """Yield where windows begin along an axis: every `stride`, and a last one that ends at the edge."""
+def _window_starts(length: int, window: int, stride: int) -> list[int]:
+    """Return where windows begin along an axis: every `stride`, and a last one that ends at the edge."""
     last = max(0, length - window)
-    yield from range(0, last, stride)
-    yield last
+    return [*range(0, last, stride), last]
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------

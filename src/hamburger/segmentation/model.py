@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.backbones import Backbone, create_backbone
-from hamburger.checkpoints.weights_file import Info, to_plain_json, write_weights
+from hamburger.checkpoints.weights_file import HUB_FILES, Info, download_weights, to_plain_json, write_weights
 from hamburger.errors import CheckpointError, InputError, OptionError, ShapeError, check_count
 from hamburger.files import write_atomically
 from hamburger.registry import options_of
@@ -76,16 +76,7 @@ class Segmenter(nn.Module):
                 f"from_pretrained: the folder {name} has no {WEIGHTS}; pass one written by save_pretrained"
             )
         if not path.is_file():
-            from huggingface_hub import hf_hub_download
-
-            try:
-                path = Path(hf_hub_download(str(name), WEIGHTS, **options))
-            except Exception as error:  # a download can fail with any exception
-                why = (str(error).strip().splitlines() or [""])[0]
-                raise CheckpointError(
-                    f"from_pretrained: '{name}' is not a local folder and could not be downloaded from the hub: "
-                    f"{type(error).__name__}: {why}"
-                ) from error
+            path = download_weights("from_pretrained", str(name), **options)
         return load_weights(path)[0]
 
     def push_to_hub(
@@ -252,7 +243,8 @@ class PixelGrid(NamedTuple):
 # -- weights files -----------------------------------------------------------------------------------------------------
 
 
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+CONFIG, WEIGHTS = HUB_FILES
+CARD = "README.md"
 
 
 def save_weights(

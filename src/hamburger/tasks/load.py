@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from hamburger.errors import CheckpointError, InputError
+from hamburger.checkpoints.weights_file import HUB_FILES, download_weights
+from hamburger.errors import InputError
 from hamburger.training.run_folder import BEST, RECIPE
 
 # Published weights: name -> repository on the Hugging Face hub. None are published yet.
 SHIPPED: dict[str, str] = {}
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-HUB_FILES = ("config.json", "model.safetensors")
 
 
 def load(name: str | os.PathLike[str], *, device: str | torch.device = "cpu", **hub_options: Any) -> nn.Module:
@@ -76,16 +76,7 @@ def _find_file(name: str | os.PathLike[str], hub_options: dict[str, Any]) -> Pat
             f"load: there is no file or folder {str(name)!r}; pass a weights file, a run folder of `ham train`, or a "
             f"Hugging Face repository 'owner/name'{known}"
         )
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(repository, HUB_FILES[1], **hub_options))
-    except Exception as error:  # a download fails in as many ways as there are networks
-        reason = (str(error).strip().splitlines() or [""])[0]
-        raise CheckpointError(
-            f"load: '{name}' is not a local path and could not be downloaded from the hub "
-            f"({type(error).__name__}: {reason})"
-        ) from error
+    return download_weights("load", repository, **hub_options)
 
 
 def find_weights(run_or_weights: Path) -> Path:

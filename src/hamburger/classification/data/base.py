@@ -124,9 +124,10 @@ def load_images(
                 f"{path.parent}: packed images cannot be written ({closed.strerror or closed}); set XDG_CACHE_HOME=DIR "
                 f"to use another folder"
             ) from closed
-    if not len(packed.labels):
+    images = ImageSet(source.name, source.split, source.classes, *packed)
+    if not len(images):
         raise DataError(f"{source.name}: split '{source.split}' is empty")
-    return ImageSet(source.name, source.split, source.classes, *packed)
+    return images
 
 
 def build_key(source: ImageSource) -> str:
@@ -165,14 +166,7 @@ def read_chunks(source: ImageSource) -> Iterator[ImageChunk]:
 VERSION = 2  # of the conversion from files to pixels; changing it invalidates every packed file
 LABEL = np.dtype("<i4")
 TRAILER = 160
-
-
-class PackedFile(NamedTuple):
-    """`images`: n 3 size size, memory-mapped.   `labels`: n.   `digest`: SHA-256 of both"""
-
-    images: Bytes
-    labels: Labels
-    digest: str
+PackedFile = tuple[Bytes, Labels, str]  # memory-mapped images n 3 size size, labels n, SHA-256 of both
 
 
 def write_packed(path: Path, size: int, chunks: Iterable[ImageChunk]) -> None:
@@ -203,7 +197,7 @@ def read_packed(path: Path, *, verify: bool = True) -> PackedFile:
     if verify and hashlib.sha256(content[:end].data).hexdigest() != digest:
         raise ValueError("wrong checksum")
     labels = np.frombuffer(content[pixels:end].tobytes(), LABEL).astype(np.int64)
-    return PackedFile(content[:pixels].reshape(count, 3, size, size), labels, digest)
+    return content[:pixels].reshape(count, 3, size, size), labels, digest
 
 
 def _read_cache(path: Path, verify: bool, note: Callable[[str], object] = lambda text: None) -> PackedFile | None:
