@@ -39,7 +39,7 @@ def finished(tmp_path_factory):
 def test_the_run_folder_is_complete(finished):
     run, events, result = finished
     stored = json.loads((run / "result.json").read_text())
-    assert stored == result.values and stored["task"] == "classes"
+    assert stored == result.values and stored["task"] == "classification"
     assert (stored["steps"], stored["seed"], stored["context"], stored["after"]) == (12, 0, "nmf", "layer1")
     assert 0 <= stored["accuracy"] <= stored["best_accuracy"] <= 1
     assert [row["step"] for row in rows(run) if "loss" in row] == [5, 10, 12]
@@ -96,7 +96,7 @@ def test_weights_describe_themselves(finished):
     net, info = CLASSIFICATION.load(run / "best.safetensors")
     assert info.classes == ("disc", "square", "cross", "ring") and info.extra["step"] == result.values["best_step"]
     assert net(torch.zeros(1, 3, 32, 32)).shape == (1, 4)
-    with pytest.raises(hb.CheckpointError, match=r"of the task 'segmentation' \(got 'classes'"):
+    with pytest.raises(hb.CheckpointError, match=r"of the task 'segmentation' \(got 'classification'"):
         load_weights(run / "best.safetensors")
     with pytest.raises(hb.CheckpointError, match="there is no file"):
         CLASSIFICATION.load(run / "none.safetensors")

@@ -87,7 +87,7 @@ def test_predict_writes_classes_and_probabilities(run, photos, tmp_path):
 def test_options_of_another_task_are_refused_before_any_work(run, photos, tmp_path, options):
     result = ham("predict", run, photos, "--out", tmp_path / "out", *options)
     assert isinstance(result.exception, hb.OptionError)
-    assert f"{options[0]} does not apply to the task 'classes'" in str(result.exception)
+    assert f"{options[0]} does not apply to the task 'classification'" in str(result.exception)
     assert not (tmp_path / "out").exists()
 
 
@@ -201,5 +201,5 @@ def test_a_report_refuses_runs_of_two_tasks(tmp_path):
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "recipe.json").write_text(to_json(replace(recipe, seed=1)))
-    with pytest.raises(hb.HamburgerError, match="classes and segmentation; give runs of one task"):
+    with pytest.raises(hb.HamburgerError, match="classification and segmentation; give runs of one task"):
         write_report([tmp_path], tmp_path / "report.html")

@@ -19,7 +19,7 @@ TINY = {"num_classes": 3, "backbone": "tiny", "output_stride": 4, "head_options"
 SMALL_GAN = {"resolution": 32, "num_classes": 2, "latent": 8, "width": 8}
 NETWORKS = {
     "segmentation": lambda: hb.create_model("hamnet", **TINY),
-    "classes": lambda: hb.create_classifier("resnet10t", num_classes=3, context="nmf"),
+    "classification": lambda: hb.create_classifier("resnet10t", num_classes=3, context="nmf"),
     "detection": lambda: hb.create_detector("tiny", num_classes=3, channels=8, hidden=16),
     "stereo": lambda: hb.create_stereo(width=8, groups=2, volume_width=4, max_disparity=16),
 }

@@ -40,14 +40,16 @@ def depth(monkeypatch):
 
 
 def test_every_recipe_belongs_to_a_task():
-    assert list(tasks) == ["segmentation", "classes", "detection", "stereo"]
+    assert list(tasks) == ["segmentation", "classification", "detection", "stereo"]
     for task in tasks.values():
         for name in task.recipes:
             assert task_of(find_training(name)) is task
     with pytest.raises(hb.InputError, match="no task trains a GanRecipe"):
         task_of(GanRecipe("x"))
-    with pytest.raises(hb.InputError, match=r"'clases'.*did you mean 'classes'"):
-        task_named("clases", "here")
+    with pytest.raises(hb.InputError, match=r"'clasification'.*did you mean 'classification'"):
+        task_named("clasification", "here")
+    with pytest.raises(hb.InputError, match="here is for a GAN: use `ham gan train`"):
+        task_named("generation", "here")
     assert task_named(None, "here") is tasks["segmentation"]
 
 

@@ -44,7 +44,7 @@ class ClassificationData(DataOptions):
 class ClassificationRecipe(SupervisedTraining):
     """A classifier."""
 
-    task: str = "classes"  # identifies the task of a recipe.json
+    task: str = "classification"  # identifies the task of a recipe.json
     model: ClassifierModel = field(default_factory=ClassifierModel)
     data: ClassificationData = field(default_factory=ClassificationData)
     optim: Optim = field(default_factory=Optim)
@@ -118,7 +118,7 @@ def tiny_imagenet_classes() -> ClassificationRecipe:
 def check_classification_recipe(recipe: ClassificationRecipe, *, processes: int = 1) -> None:
     """Raise OptionError for the first invalid field; `processes` share the batch."""
     call = check_supervised(recipe, processes=processes)
-    check_choice(call, "task", recipe.task, ("classes",))
+    check_choice(call, "task", recipe.task, ("classification",))
     check_two_at_once(recipe, processes=processes)
     check_choice(call, "model.stem", recipe.model.stem, STEMS)
     check_flag(call, "model.pretrained", recipe.model.pretrained)

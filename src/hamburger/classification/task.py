@@ -31,7 +31,7 @@ class ClassificationSplits(Splits[ImageSet]):
 
 
 class ClassificationTask(Task[ClassificationRecipe]):
-    name = "classes"
+    name = "classification"
     networks = "Classifiers"
     recipe = ClassificationRecipe
     recipes = classification_recipes

@@ -38,14 +38,14 @@ class TaskRegistry(UserDict[str, Any]):
 tasks = TaskRegistry(
     {
         "segmentation": "hamburger.segmentation.task:SEGMENTATION",
-        "classes": "hamburger.classification.task:CLASSIFICATION",
+        "classification": "hamburger.classification.task:CLASSIFICATION",
         "detection": "hamburger.detection.task:DETECTION",
         "stereo": "hamburger.stereo.task:STEREO",
     }
 )
 recipes: dict[str, Registry[Any]] = {  # of `ham train`, by task
     "segmentation": segmentation_recipes,
-    "classes": classification_recipes,
+    "classification": classification_recipes,
     "detection": detection_recipes,
     "stereo": stereo_recipes,
 }
@@ -62,6 +62,8 @@ def task_of(recipe: object) -> Task[Any]:
 def task_named(name: object, source: str) -> Task[Any]:
     """The task by the value of "task" in `source`; segmentation, the oldest task, writes none."""
     name = "segmentation" if name is None else name
+    if name == "generation":
+        raise InputError(f"{source} is for a GAN: use `ham gan train`, `ham gan sample` and `ham gan fid`")
     if not isinstance(name, str) or name not in tasks:
         raise InputError(f"{source} is for the task {name!r}, which is not known{did_you_mean(str(name), tasks)}")
     return tasks[name]
