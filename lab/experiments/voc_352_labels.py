@@ -21,7 +21,7 @@ from PIL import Image
 from voc_352 import write_row
 
 from hamburger.files import read_json_lines
-from hamburger.training.supervised import Confusion, iou, miou, pixel_accuracy
+from hamburger.training.supervised import Confusion, accuracy, iou, miou
 
 VOID = 255
 SIZES = {"below 1 %": 0.01, "1 to 5 %": 0.05, "5 to 20 %": 0.2, "above 20 %": 1.0}  # largest share of the image
@@ -46,7 +46,7 @@ def score_labels(archive: Path, data: Path) -> tuple[dict[str, Any], dict[str, A
     matrix = counts.matrix
     single = {
         "miou": miou(matrix),
-        "pixel_accuracy": pixel_accuracy(matrix),
+        "pixel_accuracy": accuracy(matrix),
         "per_class": dict(zip(classes, iou(matrix).tolist(), strict=True)),
         "protocol": "single scale",
         "images": len(names),

@@ -23,7 +23,7 @@ from hamburger.classification.recipe import classification_recipes
 from hamburger.classification.task import CLASSIFICATION
 from hamburger.cli.app import app
 from hamburger.inference.export import export
-from hamburger.inference.predict_files import Found, InputImage, Summary, predict_folder
+from hamburger.inference.predict_files import FoundImages, InputImage, Summary, predict_folder
 from hamburger.report.page import SECTIONS, write_report
 from hamburger.training.recipe import apply, to_json
 from hamburger.training.task_outputs import ExportSpec, FilePrediction, FilePredictor, compare_single_output
@@ -138,7 +138,7 @@ def test_the_task_of_every_weights_file_is_recognised(tmp_path, photos):
             return FilePrediction({"size": 3}, ("3",), {"map": b"abc"})
 
     maps = Maps(nn.Identity(), Info(), torch.device("cpu"))
-    found = Found((InputImage(photos / "wide.png", "wide"),), (), (), ())
+    found = FoundImages((InputImage(photos / "wide.png", "wide"),), (), (), ())
     for _ in range(2):
         predict_folder(maps, found, tmp_path)
     assert (tmp_path / "wide.pfm").read_bytes() == b"abc"

@@ -20,7 +20,7 @@ def test_train_evaluate_and_train_again(ham, tmp_path):
     assert status == 0, err
     result = json.loads((run / "result.json").read_text())
     assert (result["seed"], result["steps"]) == (3, 4)
-    assert f"mIoU {100 * result['miou']:.2f} (single scale) after 4 steps" in out
+    assert f"mIoU {100 * result['miou']:.2f} % (single scale) after 4 steps" in out
     assert "step 2 of 4: loss" in err and "images/s" in err and "waiting for data" in err
 
     status, out, err = ham("eval", run, "--json", tmp_path / "a.json", "--device", "cpu")

@@ -70,7 +70,7 @@ def test_score_knows_if_higher_is_better():
     share = Score("miou", "mIoU")
     assert share.better(0.7, 0.6) and not share.better(0.6, 0.6) and not share.better(0.5, 0.6)
     assert ERROR.better(0.6, 0.7) and not ERROR.better(0.7, 0.7)
-    assert (share.spoken(0.712), share.heading, share.signed(-0.01)) == ("mIoU 71.20", "mIoU, %", "-1.00")
+    assert (share.spoken(0.712), share.heading, share.signed(-0.01)) == ("mIoU 71.20 %", "mIoU, %", "-1.00")
     assert (ERROR.spoken(1.25), ERROR.heading, ERROR.signed(0.5)) == ("EPE 1.25 px", "EPE, px", "+0.50")
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamburger.errors import InputError, OptionError, ShapeError
-from hamburger.training.supervised import Confusion, confusion, iou, miou, pixel_accuracy
+from hamburger.training.supervised import Confusion, accuracy, confusion, iou, miou
 
 
 def drawn(k=5, shape=(3, 17, 13), unlabelled=0.2):
@@ -38,7 +38,7 @@ def test_scores_match_sklearn():
     matrix, kept = confusion(prediction, label, 5), label != 255
     assert miou(matrix) == pytest.approx(jaccard_score(label[kept], prediction[kept], average="macro"), abs=1e-12)
     assert iou(matrix).tolist() == pytest.approx(jaccard_score(label[kept], prediction[kept], average=None).tolist())
-    assert pixel_accuracy(matrix) == pytest.approx(accuracy_score(label[kept], prediction[kept]), abs=1e-12)
+    assert accuracy(matrix) == pytest.approx(accuracy_score(label[kept], prediction[kept]), abs=1e-12)
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(0, 1000))

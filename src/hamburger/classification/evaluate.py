@@ -12,7 +12,7 @@ from torch import nn
 from hamburger import distributed
 from hamburger.classification.data.base import ImageSet
 from hamburger.classification.data.batches import to_model_input
-from hamburger.training.supervised import Confusion, evaluation_mode, pixel_accuracy, scores_by_class
+from hamburger.training.supervised import Confusion, accuracy, evaluation_mode, scores_by_class
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def evaluate_classifier(
     counts.gather(device)
     recalls = counts.matrix.diagonal().double() / counts.matrix.sum(1).double()
     return ClassificationScores(
-        accuracy=pixel_accuracy(counts.matrix),
+        accuracy=accuracy(counts.matrix),
         per_class=scores_by_class(images.classes, recalls),
         protocol="top-1, one view",
         images=len(images),

@@ -8,7 +8,7 @@ from typing import Any
 from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive
 from hamburger.generation.model import create_gan, list_gans
 from hamburger.registry import Registry, check_options
-from hamburger.training.recipe import LATE, RESIDENT, Training, check_training, check_two_at_once
+from hamburger.training.recipe import ADDED_LATER, RESIDENT, Training, check_training, check_two_at_once
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class GanRecipe(Training):
     graph: bool = False  # capture a step as a CUDA graph and replay it; one process on one GPU
     # global batch of a generator step; None: `batch`, which is also the number of real and of generated images in a
     # discriminator step
-    made_batch: int | None = field(default=None, metadata={LATE: True})
+    made_batch: int | None = field(default=None, metadata={ADDED_LATER: True})
 
 
 # functions without arguments that return a GanRecipe

@@ -190,7 +190,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
 
     # -- log and samples -----------------------------------------------------------------------------------------
 
-    def line(self, terms: dict[str, float]) -> dict[str, Any]:
+    def metrics_row(self, terms: dict[str, float]) -> dict[str, Any]:
         now = self.progress
         now.counts = count_collapse_steps(now.counts, terms, self.recipe.collapse, now.step - now.logged)
         now.terms, now.logged = dict(terms), now.step
@@ -198,7 +198,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         rate = factor * self.recipe.optim.generator_lr
         return {"step": now.step, "loss": terms["discriminator"], **terms, "lr": rate}
 
-    def words(self, row: dict[str, Any]) -> str:
+    def progress_text(self, row: dict[str, Any]) -> str:
         return f"D {row['discriminator']:.3f}, G {row['generator']:.3f}"
 
     def log(self) -> None:
@@ -255,7 +255,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         }
         save_generator(self.folder.path / GENERATOR, self.sampling_generator, self.classes, extra)
 
-    def cures(self) -> str:
+    def advice_after_divergence(self) -> str:
         return (
             "begin a new run: lower optim.generator_lr and optim.discriminator_lr, a larger batch or precision=32 are "
             "the usual cures"

@@ -62,7 +62,11 @@ class Summary:
 
 
 def predict_folder(
-    predictor: FilePredictor, inputs: Found, out: Path, *, after: Callable[[InputImage], object] = lambda image: None
+    predictor: FilePredictor,
+    inputs: FoundImages,
+    out: Path,
+    *,
+    after: Callable[[InputImage], object] = lambda image: None,
 ) -> Summary:
     """Predict all images found into `out`, with a summary.json that is also right after an interrupt."""
     images = _name_by_id(inputs.photos) if predictor.by_id else list(inputs.photos)
@@ -168,19 +172,19 @@ def table(predictor: FilePredictor, summary: Summary) -> Table:
     return made
 
 
-def notes(predictor: FilePredictor, inputs: Found, summary: Summary, out: Path) -> Iterator[str]:
+def notes(predictor: FilePredictor, inputs: FoundImages, summary: Summary, out: Path) -> Iterator[str]:
     """Lines to print after the table: what was skipped, repeated or failed."""
     if len(summary.done) > ROWS:
         yield f"and {len(summary.done) - ROWS} more"
     yield from predictor.notes([one.row for one in summary.done])
     if inputs.repeated:
-        yield f"{len(inputs.repeated)} named more than once, predicted once: {_some(inputs.repeated)}"
+        yield f"{len(inputs.repeated)} named more than once, predicted once: {_list_some(inputs.repeated)}"
     if inputs.left_out:
-        yield f"{len(inputs.left_out)} other files in the folders left out: {_some(inputs.left_out)}"
+        yield f"{len(inputs.left_out)} other files in the folders left out: {_list_some(inputs.left_out)}"
     yield f"predicted {len(summary.done)}, failed {len(summary.failed)}; wrote {out / SUMMARY}"
 
 
-def _some(paths: tuple[Path, ...]) -> str:
+def _list_some(paths: tuple[Path, ...]) -> str:
     more = f", ... ({len(paths) - 3} more)" if len(paths) > 3 else ""
     return ", ".join(map(str, paths[:3])) + more
 
@@ -202,7 +206,7 @@ class InputImage:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundImages:
     """The images found, and the paths that gave none."""
 
     photos: tuple[InputImage, ...]
@@ -211,7 +215,7 @@ class Found:
     repeated: tuple[Path, ...]  # named more than once
 
 
-def find_images(paths: Sequence[Path], *, recursive: bool = False, outside: Path | None = None) -> Found:
+def find_images(paths: Sequence[Path], *, recursive: bool = False, outside: Path | None = None) -> FoundImages:
     """The images at `paths`: files in the given order, folders sorted; none below `outside`, the output folder.
 
     `a.jpg` and `a.png`, or `x/a.jpg` and `y/a.jpg`, get different names, so neither overwrites the other's output.
@@ -239,8 +243,8 @@ def find_images(paths: Sequence[Path], *, recursive: bool = False, outside: Path
                 repeated.append(path)
                 continue
             seen.add(path.resolve())
-            photos.append(InputImage(path, _free(name, path.suffix, taken)))
-    return Found(tuple(photos), tuple(failed), tuple(left_out), tuple(repeated))
+            photos.append(InputImage(path, _unique_name(name, path.suffix, taken)))
+    return FoundImages(tuple(photos), tuple(failed), tuple(left_out), tuple(repeated))
 
 
 def _files(folder: Path, recursive: bool, outside: Path | None) -> Iterator[tuple[Path, str]]:
@@ -263,7 +267,7 @@ def _empty(folder: Path, recursive: bool) -> str:
     return f"{folder}: no image ({kinds}) in this folder"
 
 
-def _free(name: str, suffix: str, taken: set[str]) -> str:
+def _unique_name(name: str, suffix: str, taken: set[str]) -> str:
     """A name that is not taken: `a`, else `a-png`, else `a-png-2`, ...; `A` counts as `a`, as on some file systems."""
     stem = f"{name}-{suffix.lower().lstrip('.')}" if name.casefold() in taken else name
     free, count = stem, 1

@@ -138,7 +138,7 @@ def evaluate_weights(
     split = about.get("val_split", split) if split == "val" else split
     trained = about.get("data_options", {}) if name == about.get("data") else {}
     images = task.split(info, name, split, data, trained | chosen)
-    task.fits("eval", info, images)
+    task.check_fits("eval", info, images)
     start = time.perf_counter()
     results = task.evaluate_variants(net, images, info, variants, device=on, protocol=protocol, progress=progress)
     measured = _measure_inside(net, images, info, inside, on) if inside else {}

@@ -70,7 +70,7 @@ def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") 
         assert run.weights
         net, info = task.load(run.weights)
         data = data or task.split(info, name, split, data_root, recipe.get("options") or {}, whole=False)
-        task.fits(f"report: {run.weights}", info, data)
+        task.check_fits(f"report: {run.weights}", info, data)
         networks.append(GalleryNetwork(group, run, net.to(on).eval(), info))
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED)).tolist()
     return Gallery(visualizer(data), tuple(order[:CANDIDATES]), tuple(networks), on)

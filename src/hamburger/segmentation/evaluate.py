@@ -16,10 +16,10 @@ from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.training.image_files import normalise
 from hamburger.training.supervised import (
     Confusion,
+    accuracy,
     evaluation_mode,
     iou,
     miou,
-    pixel_accuracy,
     read_share,
     scores_by_class,
 )
@@ -94,7 +94,7 @@ class SegmentationScores:
     def of(cls, counts: Confusion, dataset: SegmentationSet, protocol: EvaluationProtocol) -> SegmentationScores:
         return cls(
             miou=miou(counts.matrix),
-            pixel_accuracy=pixel_accuracy(counts.matrix),
+            pixel_accuracy=accuracy(counts.matrix),
             per_class=scores_by_class(dataset.classes, iou(counts.matrix)),
             protocol=str(protocol),
             images=len(dataset),

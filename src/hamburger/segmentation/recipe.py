@@ -8,7 +8,7 @@ from typing import Any
 from hamburger.errors import OptionError, check_count, check_positive
 from hamburger.registry import Registry
 from hamburger.training.recipe import (
-    LATE,
+    ADDED_LATER,
     DataOptions,
     Optim,
     SupervisedTraining,
@@ -51,7 +51,7 @@ class SegmentationRecipe(SupervisedTraining):
     start: str | None = None  # a run folder or weights file with the initial weights
     keep: str = "best"  # which weights become best.safetensors: the best on the validation split, or the last
     # compare gradient strategies of the hams every so many steps (0: never), without effect on the weights
-    angles_every: int = field(default=0, metadata={LATE: True})
+    angles_every: int = field(default=0, metadata={ADDED_LATER: True})
 
 
 # functions without arguments that return a SegmentationRecipe

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.errors import InputError, OptionError
-from hamburger.inference.predict_files import Found, InputImage, find_images, read_image
+from hamburger.inference.predict_files import FoundImages, InputImage, find_images, read_image
 from hamburger.stereo.data import UNKNOWN, StereoSample
 from hamburger.stereo.data.files import encode_pfm
 from hamburger.stereo.data.layouts import MiddleburySet
@@ -109,7 +109,7 @@ def colour_disparity(disparity: Tensor, highest: float) -> Tensor:
 # -- inputs ------------------------------------------------------------------------------------------------------------
 
 
-def find_pairs(paths: Sequence[Path], *, recursive: bool = False, outside: Path | None = None) -> Found:
+def find_pairs(paths: Sequence[Path], *, recursive: bool = False, outside: Path | None = None) -> FoundImages:
     """The pairs named by LEFT RIGHT ... or by folders in Middlebury's layouts, except those in `outside`."""
     if recursive:
         raise OptionError("predict: folders of pairs are always searched recursively; leave out --recursive")
@@ -132,7 +132,7 @@ def find_pairs(paths: Sequence[Path], *, recursive: bool = False, outside: Path 
         raise OptionError(
             f"predict: several pairs are called {', '.join(repeated)}; predict them into different folders"
         )
-    return Found(tuple(pairs), (), (), ())
+    return FoundImages(tuple(pairs), (), (), ())
 
 
 # -- images of a report ------------------------------------------------------------------------------------------------

@@ -49,8 +49,8 @@ class StereoTask(Task[StereoRecipe]):
         Score("over_3", "above 3 px", higher=False),
         Score("over_1", "above 1 px", higher=False),
         Score("epe_pair_mean", "EPE mean over pairs", "px", higher=False),
-        Score("epe_seen", "EPE seen by both", "px", higher=False, among="images_seen"),
-        Score("over_3_seen", "above 3 px seen by both", higher=False, among="images_seen"),
+        Score("epe_seen", "EPE seen by both", "px", higher=False, count_field="images_seen"),
+        Score("over_3_seen", "above 3 px seen by both", higher=False, count_field="images_seen"),
     )
     pooled = "the mean distance from the true disparity, over all pixels of the validation split where it is known"
     member_score = Score("per_pair", "EPE", "px", higher=False)

@@ -21,7 +21,7 @@ from hamburger.errors import (
     did_you_mean,
 )
 
-LATE = "late"  # marks fields added later: at their default they do not change a recipe's digest
+ADDED_LATER = "late"  # marks fields added later: at their default they do not change a recipe's digest
 RESIDENT = ("auto", "yes", "no")
 
 
@@ -36,7 +36,7 @@ class Optim:
     power: float = 0.9  # of the poly schedule
     warmup: int = 0  # steps
     # upper bound on the norm of all gradients together; None: no clipping
-    clip: float | None = field(default=None, metadata={LATE: True})
+    clip: float | None = field(default=None, metadata={ADDED_LATER: True})
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class AdamOptim:
     weight_decay: float = 0.0  # of weights, not of norms, gates and biases
     power: float = 0.9
     warmup: int = 0
-    clip: float | None = field(default=None, metadata={LATE: True})
+    clip: float | None = field(default=None, metadata={ADDED_LATER: True})
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def digest(recipe: Training) -> str:
 def _set_fields(group: Any) -> dict[str, Any]:
     """Fields and their values, without those added later and still at their default."""
     fields = [(one, getattr(group, one.name)) for one in dataclasses.fields(group)]
-    values = {one.name: value for one, value in fields if LATE not in one.metadata or value != one.default}
+    values = {one.name: value for one, value in fields if ADDED_LATER not in one.metadata or value != one.default}
     return {name: _set_fields(value) if dataclasses.is_dataclass(value) else value for name, value in values.items()}
 
 

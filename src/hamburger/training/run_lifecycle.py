@@ -94,14 +94,14 @@ class Run(ABC, Generic[R, P]):
         """Restore what `state` returned."""
 
     @abstractmethod
-    def line(self, terms: dict[str, float]) -> dict[str, Any]:
+    def metrics_row(self, terms: dict[str, float]) -> dict[str, Any]:
         """A line of metrics.jsonl from the means of the recorded terms, with at least `loss` and `lr`."""
 
     @abstractmethod
-    def cures(self) -> str:
+    def advice_after_divergence(self) -> str:
         """What to do about a run that has diverged."""
 
-    def words(self, row: dict[str, Any]) -> str:
+    def progress_text(self, row: dict[str, Any]) -> str:
         """What to show instead of the loss; nothing: the loss."""
         return ""
 
@@ -170,7 +170,7 @@ class Run(ABC, Generic[R, P]):
         terms = dict(zip(self.record.names, values, strict=True))
         self.record.clear()
         step = self.progress.step
-        row = self.line(terms)
+        row = self.metrics_row(terms)
         self.progress.loss = row["loss"]
         images_per_s, data_wait = self.lap()
         if debugging() and not distributed.is_equal_on_all_ranks(torch.get_rng_state().to(self.device)):
@@ -182,7 +182,9 @@ class Run(ABC, Generic[R, P]):
         self.folder.append(TIMINGS, {"step": step, **timing})
         left = (self.recipe.steps - step) * self.recipe.batch
         remaining = left / self.clock.images_per_s if self.clock.images_per_s else 0.0
-        self.listen(StepLogged(step, row["loss"], row["lr"], images_per_s, data_wait, remaining, self.words(row)))
+        self.listen(
+            StepLogged(step, row["loss"], row["lr"], images_per_s, data_wait, remaining, self.progress_text(row))
+        )
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row to metrics.jsonl, and to TensorBoard where the recipe asks for it."""
@@ -211,7 +213,7 @@ class Run(ABC, Generic[R, P]):
         images = f"; its images were {', '.join(ids)}" if ids else ""
         raise TrainingError(
             f"train: the loss is not finite at step {record.steps[row] + 1} ({terms}){images}; {self.last_written()}; "
-            f"{self.cures()}"
+            f"{self.advice_after_divergence()}"
         )
 
     def check_weights(self) -> None:
@@ -220,7 +222,7 @@ class Run(ABC, Generic[R, P]):
         if not bool(torch.stack([tensor.isfinite().all().to(self.device) for tensor in tensors]).all()):
             raise TrainingError(
                 f"train: the weights are not finite after step {self.progress.step}; {self.last_written()}; "
-                f"{self.cures()}"
+                f"{self.advice_after_divergence()}"
             )
 
     def last_written(self) -> str:

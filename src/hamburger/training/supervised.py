@@ -166,6 +166,6 @@ def miou(matrix: Tensor) -> float:
     return float(iou(matrix).nanmean())
 
 
-def pixel_accuracy(matrix: Tensor) -> float:
-    """Share of the labelled pixels that are right."""
+def accuracy(matrix: Tensor) -> float:
+    """Share of the labelled samples (pixels, images) that are right."""
     return float(matrix.diagonal().sum().double() / matrix.sum().double())

@@ -1,22 +1,11 @@
 """What a task tells the shared engine: recipes, scores, data, network, losses, prediction, images and export.
 
 `ham train`, `ham eval`, `ham predict`, `ham export`, `ham report`, `ham compare` and `ham ablate` know a task only by
-its `Task` object. To add a task, copy the smallest folder, `classification/`:
-
-1. `recipe.py`: a frozen dataclass that derives from `SupervisedTraining` with a field `task: str = "<name>"`, a
-   registry of recipes, and a check.
-2. `data/`, `model.py` (a class with a `config` that `checkpoints` can store) and `evaluate.py`: an evaluation returns
-   a frozen dataclass with the scores, `protocol` and `images`. It gives the same bits every time and sums its counts
-   over all processes.
-3. `predict.py`: a `FilePredictor` for `ham predict` and a `Visualizer` for `ham report`; both may come later.
-   `supervised.py` next to this file has what tasks share.
-4. `task.py`: a subclass of `Task` and one object of it, added to the list in `hamburger/tasks/__init__.py`. It is
-   imported to list recipes, so large packages such as timm are imported only inside functions.
-5. Tests like `tests/classification/test_classification_training.py`.
+its `Task` object. CONTRIBUTING.md, "Add a task", has the steps for a new one.
 
 `train` calls `check`, `open`, `build`, `info`, `batches`, `notes`; at every step `before_step`, `loss_weights` and
 `losses`; at every evaluation `evaluate` and `save`; at the end `about` and `extra_results`. `ham eval` calls `load`,
-`dataset_for`, `split`, `fits` and `evaluate`.
+`dataset_for`, `split`, `check_fits` and `evaluate`.
 """
 
 from __future__ import annotations
@@ -53,19 +42,19 @@ PERCENT = "%"
 @dataclass(frozen=True)
 class Score:
     """`Score("miou", "mIoU")` is a share between 0 and 1, shown in percent; `Score("epe", "EPE", "px", higher=False)`
-    is in pixels, and less of it is better. `among`: the field that says of how many of the `images` a score is, where
-    not all of them have what it needs.
+    is in pixels, and less of it is better. `count_field`: the field with the number of images that have this score,
+    where not all have it.
     """
 
     name: str  # of the field in result.json, metrics.jsonl and rows
     words: str
     unit: str = PERCENT
     higher: bool = True
-    among: str | None = None
+    count_field: str | None = None
 
     def among_images(self, result: Mapping[str, Any], member: str) -> Score:
         """This score named for one result: `EPE seen by both (2 of 4 pairs)` where only some images have it."""
-        count, images = result.get(self.among or ""), result.get("images")
+        count, images = result.get(self.count_field or ""), result.get("images")
         if count is None or count == images:
             return self
         return replace(self, words=f"{self.words} ({count} of {images} {member}s)")
@@ -93,9 +82,8 @@ class Score:
         return f"{self.scale * value:+.2f}"
 
     def spoken(self, value: float) -> str:
-        """`mIoU 71.20`, `EPE 1.25 px`."""
-        unit = "" if self.unit in (PERCENT, "") else f" {self.unit}"
-        return f"{self.words} {self.shown(value)}{unit}"
+        """`mIoU 71.20 %`, `EPE 1.25 px`."""
+        return f"{self.words} {self.shown(value)} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -266,7 +254,7 @@ class Task(ABC, Generic[R]):
     def check_split(self, split: Any) -> Any:
         """Read all of a split and return what was found; raise a DataError that lists everything that is wrong."""
 
-    def fits(self, call: str, info: Info, split: Any) -> None:
+    def check_fits(self, call: str, info: Info, split: Any) -> None:
         """Raise where weights and data have different classes, as far as they have any."""
         if hasattr(split, "classes"):
             check_classes(call, info.classes, split)

@@ -111,7 +111,7 @@ class Trainer(Run[S, ScoredProgress]):
 
     # -- log -----------------------------------------------------------------------------------------------------
 
-    def line(self, terms: dict[str, float]) -> dict[str, Any]:
+    def metrics_row(self, terms: dict[str, float]) -> dict[str, Any]:
         step = self.progress.step
         rate = learning_rate(self.recipe.optim, step - 1, self.recipe.steps)
         return {"step": step, "loss": sum(terms.values()), "terms": terms, "lr": rate}
@@ -172,7 +172,7 @@ class Trainer(Run[S, ScoredProgress]):
 
     # -- advice in error messages --------------------------------------------------------------------------------
 
-    def cures(self) -> str:
+    def advice_after_divergence(self) -> str:
         return (
             f"{self.task.restart_advice(self.folder.path)}: a lower optim.lr, more optim.warmup, optim.clip=10 or "
             "precision=32 usually help"
