@@ -10,7 +10,10 @@ from torch import nn
 import hamburger as hb
 from hamburger.errors import InputError, OptionError, ShapeError, UnknownNameError
 from hamburger.inspect.activations import (
+    attention_layers,
+    attention_maps,
     cumulative_energy,
+    effective_rank,
     feature_maps,
     rank_for,
     record_activations,
@@ -155,3 +158,23 @@ def test_feature_maps_are_sorted_by_energy():
         np.testing.assert_array_equal(ordered[image].numpy(), found.after[image].numpy()[order])
     with pytest.raises(UnknownNameError, match="feature_maps: the model has no layer '2'"):
         feature_maps(net, IMAGES, "2")
+
+
+def test_effective_rank_of_known_spectra():
+    equal = torch.eye(5)[None]
+    single = torch.ones(1, 5, 7)
+    two = torch.diag(torch.tensor([3.0, 3.0, 0.0, 0.0]))[None]
+    for x, rank in ((equal, 5.0), (single, 1.0), (two, 2.0)):
+        assert effective_rank(cumulative_energy(x)).item() == pytest.approx(rank, rel=1e-5)
+
+
+def test_attention_layers_are_found_and_missed_by_name():
+    net = nn.Sequential()
+    net.stem, net.context = nn.Conv2d(3, 8, 1), hb.create_context("da", 8)
+    assert attention_layers(net) == ["context.position.1"]
+    assert attention_maps(net, torch.rand(1, 3, 4, 4), "").shape == (1, 1, 16, 16)
+    with pytest.raises(InputError, match="must contain one attention layer; it has none"):
+        attention_maps(net, torch.rand(1, 3, 4, 4), "stem")
+    both = nn.Sequential(nn.Conv2d(3, 8, 1), hb.create_context("sa", 8), hb.create_context("nonlocal", 8))
+    with pytest.raises(InputError, match="must contain one attention layer; it has: 1, 2"):
+        attention_maps(both, torch.rand(1, 3, 4, 4), "")

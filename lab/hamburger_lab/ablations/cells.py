@@ -17,7 +17,7 @@ from hamburger_lab.ablations.grids import select_cells
 
 # evaluations use the weights of the last step, as the row of their training does
 KEEP = "keep=last"
-GROUPED_OPTIONS = ("--steps", "--draws")  # options of `ham eval` that take several values
+GROUPED_OPTIONS = ("--steps", "--draws")  # options of `ham eval-solver` that take several values
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class AblationCell(Cell):
     ablation: str = ""
     settings: tuple[str, ...] = ()  # --set options of the call, for all cells
     weights: str | None = None  # the variant whose weights are evaluated; None for a training
-    evaluation: tuple[str, ...] = ()  # options of `ham eval`
+    evaluation: tuple[str, ...] = ()  # options of `ham eval-solver`
     trained: str = ""  # folder of the training without its seed; several grids may share it
 
     @property
@@ -43,7 +43,7 @@ class AblationCell(Cell):
             return [*super().command(out, data), "--light"]
         recipe = self.resolved()
         assert isinstance(recipe, SupervisedTraining)
-        words = [sys.executable, "-m", "hamburger", "eval", str(out / self.needs), *self.evaluation]
+        words = [sys.executable, "-m", "hamburger", "eval-solver", str(out / self.needs), *self.evaluation]
         words += ["--split", recipe.data.val_split, "--json", str(out / self.name / RESULT)]
         return words if data is None else [*words, "--data", str(data)]
 

@@ -31,7 +31,7 @@ DEFAULTS: dict[str, object] = {"grad": "one-step", "init": "random", "steps": 6,
 
 @dataclass(frozen=True)
 class CellVariant:
-    """One cell of a grid: changes to the recipe, or, with `weights`, options of `ham eval` for that cell's weights."""
+    """One cell of a grid: changes to the recipe, or, with `weights`, options of `ham eval-solver` for its weights."""
 
     overrides: tuple[str, ...] = ()
     weights: str | None = None

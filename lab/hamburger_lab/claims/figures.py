@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hamburger.inspect.evaluation import COUNTS
 from hamburger.report.html import BASELINE, COLOURS, INK, Markup, figure, paragraph, render_svg, side_by_side
 from hamburger.report.study import half_width, summarise
+from hamburger_lab.ablations.context_statistics import COUNTS
 from hamburger_lab.ablations.grids import ATTENTIONS, HAMS, TESTED_STEPS, TRAINED_STEPS
 from hamburger_lab.claims.result_tables import describe_runs
 from hamburger_lab.rows import Results, Row, values_by_seed

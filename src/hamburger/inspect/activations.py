@@ -152,15 +152,6 @@ def cumulative_energy(x: Tensor) -> Tensor:
     return energy / energy[:, -1:].clamp_min(torch.finfo(energy.dtype).tiny)
 
 
-def numerical_rank(shares: Tensor, size: int) -> Tensor:
-    """The number of singular values above `size` * float32 epsilon * the largest, as numpy and torch count.   b m -> b
-
-    `size` is the larger of the numbers of rows and columns.
-    """
-    parts = shares.diff(dim=1, prepend=shares.new_zeros(len(shares), 1))
-    return (parts > (size * torch.finfo(torch.float32).eps) ** 2 * parts[:, :1]).sum(1)
-
-
 def rank_for(shares: Tensor, share: float) -> Tensor:
     """The number of singular values that hold that share of the energy.   b m   ->   b, whole numbers"""
     # the last share is 1 up to rounding: never return more than there are

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,27 +88,10 @@ class SegmentationScores:
     protocol: str
     images: int
 
-    @classmethod
-    def of(cls, counts: Confusion, dataset: SegmentationSet, protocol: EvaluationProtocol) -> SegmentationScores:
-        return cls(
-            miou=miou(counts.matrix),
-            pixel_accuracy=accuracy(counts.matrix),
-            per_class=scores_by_class(dataset.classes, iou(counts.matrix)),
-            protocol=str(protocol),
-            images=len(dataset),
-        )
 
-
-def evaluate_segmenter(net: nn.Module, dataset: SegmentationSet, **options: Any) -> SegmentationScores:
-    """Return the scores of a network on every image at full size; `options` are those of `evaluate_variants`."""
-    (scores,) = evaluate_variants(net, dataset, [lambda: None], **options)
-    return scores
-
-
-def evaluate_variants(
+def evaluate_segmenter(
     net: nn.Module,
     dataset: SegmentationSet,
-    variants: Sequence[Callable[[], object]],
     *,
     device: torch.device,
     mean: tuple[float, float, float],
@@ -119,51 +100,23 @@ def evaluate_variants(
     channels_last: bool = False,
     workers: int = 0,
     progress: Callable[[int, int], Any] = lambda done, total: None,
-) -> list[SegmentationScores]:
-    """Return the scores of several variants of a network on every image at full size, shared among the processes.
+) -> SegmentationScores:
+    """Return the scores of a network on every image at full size, shared among the processes.
 
-    Each variant is a call that changes what `net` does after its backbone; the backbone runs once per image. `net` maps
-    b 3 h w to logits b k h w; its training mode is restored. Images run one by one, so that the result depends on the
-    image alone. `progress` gets (done, total) before each image of this process, and may stop by raising.
+    `net` maps b 3 h w to logits b k h w; its training mode is restored. Images run one by one, so that the result
+    depends on the image alone. `progress` gets (done, total) before each image, and may stop by raising.
     """
-    counts = [Confusion(len(dataset.classes)) for _ in variants]
+    counts = Confusion(len(dataset.classes))
     with evaluation_mode(net, fixed_size=False):  # nearly every image has its own size
         for _, sample in read_share(dataset, workers, progress):
             x = normalise(sample.image.to(device), mean, std)[None]
             x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
-            truth = sample.label.to(device)[None]
-            with _cache_calls(net.backbone) if len(variants) > 1 else nullcontext(lambda: None) as restart:
-                for apply_variant, count in zip(variants, counts, strict=True):
-                    apply_variant()
-                    restart()
-                    count.update(predict_labels(net, x, protocol), truth)
-    for count in counts:
-        count.gather(device)
-    return [SegmentationScores.of(count, dataset, protocol) for count in counts]
-
-
-@contextmanager
-def _cache_calls(backbone: Any) -> Iterator[Callable[[], None]]:
-    """Make call number i of the backbone return what call i returned first; calling the yielded value restarts at 0.
-
-    All variants of an evaluation make the same calls in the same order, one for each scale, flip and window.
-    """
-    original = backbone.forward
-    outputs: list[Any] = []
-
-    def restart() -> None:
-        calls = itertools.count()
-
-        def forward(x: Any) -> Any:
-            index = next(calls)
-            if index == len(outputs):
-                outputs.append(original(x))
-            return list(outputs[index])
-
-        backbone.forward = forward
-
-    restart()
-    try:
-        yield restart
-    finally:
-        del backbone.forward
+            counts.update(predict_labels(net, x, protocol), sample.label.to(device)[None])
+    counts.gather(device)
+    return SegmentationScores(
+        miou=miou(counts.matrix),
+        pixel_accuracy=accuracy(counts.matrix),
+        per_class=scores_by_class(dataset.classes, iou(counts.matrix)),
+        protocol=str(protocol),
+        images=len(dataset),
+    )

@@ -18,7 +18,7 @@ from hamburger.registry import options_of
 from hamburger.segmentation.data import SegmentationSet, create_dataset, datasets
 from hamburger.segmentation.data.batches import SegmentationBatch, SegmentationBatches
 from hamburger.segmentation.data.checks import check_dataset
-from hamburger.segmentation.evaluate import SegmentationScores, evaluate_segmenter, evaluate_variants
+from hamburger.segmentation.evaluate import SegmentationScores, evaluate_segmenter
 from hamburger.segmentation.gradient_angles import check_has_ham, measure_angles
 from hamburger.segmentation.losses import IGNORE
 from hamburger.segmentation.model import Segmenter, create_model, load_weights, models, save_weights
@@ -166,11 +166,6 @@ class SegmentationTask(Task[SegmentationRecipe]):
     ) -> SegmentationScores:
         """Return the scores; images run one by one whatever `batch` is, so that a result depends on the image alone."""
         return evaluate_segmenter(net, split, mean=info.mean, std=info.std, workers=workers, **options)
-
-    def evaluate_variants(
-        self, net: Any, split: SegmentationSet, info: Info, variants: Sequence[Callable[[], object]], **options: Any
-    ) -> list[SegmentationScores]:
-        return evaluate_variants(net, split, variants, mean=info.mean, std=info.std, **{"workers": 4, **options})
 
     # -- use -----------------------------------------------------------------------------------------------------
 

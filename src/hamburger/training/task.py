@@ -279,19 +279,6 @@ class Task(ABC, Generic[R]):
         each batch, and may stop the work by raising.
         """
 
-    def evaluate_variants(
-        self, net: nn.Module, split: Any, info: Info, variants: Sequence[Callable[[], object]], **options: Any
-    ) -> list[Any]:
-        """The scores of one evaluation per variant; calling a variant changes how the hams of `net` solve.
-
-        A task whose networks do most of their work before the hams overrides this to do that part once.
-        """
-        scores = []
-        for apply in variants:
-            apply()
-            scores.append(self.evaluate(net, split, info, **options))
-        return scores
-
     # -- use -----------------------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -93,7 +93,7 @@ def test_evaluation_selects_and_waits_for_its_training(tmp_path):
     assert grid[0].command(tmp_path, None)[-1] == "--light"
     words = grid[1].command(tmp_path, tmp_path / "images")
     assert words[1:] == [
-        *("-m", "hamburger", "eval", str(tmp_path / "vq-k1-seed0"), "--steps", "3", "--split", "val"),
+        *("-m", "hamburger", "eval-solver", str(tmp_path / "vq-k1-seed0"), "--steps", "3", "--split", "val"),
         *("--json", str(tmp_path / "vq-k1-at3-seed0" / "result.json"), "--data", str(tmp_path / "images")),
     ]
     result = run_grid(list(reversed(grid)), tmp_path, jobs=2, command=stand_in)
@@ -269,7 +269,7 @@ def test_evaluations_of_one_network_share_a_process(tmp_path):
     out = tmp_path / "runs"
     words = together["vq-k3-at1-seed0"].command(out, None)
     assert words[3:] == [
-        *("eval", str(out / "vq-k3-seed0"), "--steps", "1,6,12,50", "--split", "val"),
+        *("eval-solver", str(out / "vq-k3-seed0"), "--steps", "1,6,12,50", "--split", "val"),
         *("--json", str(out / "vq-k3-at{}-seed0" / "result.json")),
     ]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from claim_rows import gradient_rows, two_sets
 
-from hamburger.inspect.evaluation import COUNTS
 from hamburger.tasks import find_training
+from hamburger_lab.ablations.context_statistics import COUNTS
 from hamburger_lab.ablations.grids import ablations
 from hamburger_lab.claims import CLAIMS, Results
 from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, VERDICT_WORDS

@@ -61,17 +61,21 @@ def test_eval_with_several_steps_writes_one_file_each(tmp_path):
     classes = create_dataset("patchwork", "val", size=16, length=2).classes
     save_weights(weights, net, Info(classes=tuple(classes), extra=extra))
     target = str(tmp_path / "at{}.json")
-    printed = CliRunner().invoke(app, ["eval", str(weights), "--steps", "1,9", "--json", target])
+    printed = CliRunner().invoke(app, ["eval-solver", str(weights), "--steps", "1,9", "--json", target])
     assert printed.exit_code == 0, printed.output
     result = {n: json.loads((tmp_path / f"at{n}.json").read_text()) for n in (1, 9)}
     assert [result[n]["eval_steps"] for n in (1, 9)] == [1, 9] and "steps 9" in printed.stdout
+    inside = str(tmp_path / "inside.json")
+    printed = CliRunner().invoke(app, ["eval-solver", str(weights), "--inside", "1", "--json", inside])
+    assert printed.exit_code == 0 and "rank_before " in printed.stdout
+    assert json.loads((tmp_path / "inside.json").read_text())["bound"] == 8
     for words, message in (
         (["--steps", "1,9", "--json", str(tmp_path / "one.json")], "put {} into the name"),
         (["--steps", "1,9", "--draws", "1,2"], "not both"),
         (["--steps", "1,9", "--inside", "1"], "takes a single evaluation"),
         (["--steps", "six"], "whole numbers"),
     ):
-        assert message in str(CliRunner().invoke(app, ["eval", str(weights), *words]).exception)
+        assert message in str(CliRunner().invoke(app, ["eval-solver", str(weights), *words]).exception)
 
 
 def test_claims_only_prints_one_claim_and_suggests_names(tmp_path):

@@ -10,17 +10,9 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.errors import InputError, UnknownNameError
-from hamburger.inspect import evaluation
-from hamburger.inspect.activations import attention_layers, attention_maps, cumulative_energy, effective_rank
-from hamburger.inspect.evaluation import COUNTS, compare_gradients, measure_context, silent_share
-
-
-def test_effective_rank_of_known_spectra():
-    equal = torch.eye(5)[None]
-    single = torch.ones(1, 5, 7)
-    two = torch.diag(torch.tensor([3.0, 3.0, 0.0, 0.0]))[None]
-    for x, rank in ((equal, 5.0), (single, 1.0), (two, 2.0)):
-        assert effective_rank(cumulative_energy(x)).item() == pytest.approx(rank, rel=1e-5)
+from hamburger.inspect.activations import attention_maps
+from hamburger_lab.ablations import context_statistics
+from hamburger_lab.ablations.context_statistics import COUNTS, compare_gradients, measure_context, silent_share
 
 
 def test_silent_channels_are_counted():
@@ -66,9 +58,9 @@ def test_one_step_kept_is_bptt_for_one_step():
 
 def test_an_exploded_bptt_leaves_no_nan_behind(monkeypatch):
     torch.manual_seed(0)
-    input_gradient = evaluation._input_gradient
+    input_gradient = context_statistics._input_gradient
     monkeypatch.setattr(
-        evaluation,
+        context_statistics,
         "_input_gradient",
         lambda *a: input_gradient(*a) * (float("inf") if a[-1] == "bptt" else 1.0),
     )
@@ -120,19 +112,21 @@ def test_the_output_of_a_ham_has_at_most_its_rank():
     assert "rank_attention" not in found
 
 
-def test_attention_layers_are_found_and_missed_by_name():
-    net = Attending("da")
-    assert attention_layers(net) == ["head.context.position.1"]
-    assert attention_maps(net, torch.rand(1, 3, 4, 4), "").shape == (1, 1, 16, 16)
-    with pytest.raises(InputError, match="must contain one attention layer; it has none"):
-        attention_maps(net, torch.rand(1, 3, 4, 4), "stem")
-    both = nn.Sequential(nn.Conv2d(3, 8, 1), hb.create_context("sa", 8), hb.create_context("nonlocal", 8))
-    with pytest.raises(InputError, match="must contain one attention layer; it has: 1, 2"):
-        attention_maps(both, torch.rand(1, 3, 4, 4), "")
-
-
 def test_mistakes_are_named():
     with pytest.raises(UnknownNameError, match=r"did you mean 'head\.context'"):
         measure_context(Net("nmf"), [(torch.rand(1, 3, 4, 4), torch.zeros(1, 4, 4).long())], layer="head.contxt")
     with pytest.raises(InputError, match="no images; give at least one batch"):
         measure_context(Net("nmf"), [])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("context", ["nmf", "vq", "cd", "sa", "da", "nonlocal"])
+def test_effective_ranks_on_a_gpu_match_the_cpu(context):
+    torch.manual_seed(0)
+    net = hb.create_model("hamnet", backbone="tiny", output_stride=4, num_classes=4, context=context).eval()
+    batch = torch.rand(2, 3, 40, 36), torch.randint(0, 4, (2, 40, 36))
+    here = measure_context(net, [batch])
+    there = measure_context(net.cuda(), [tuple(each.cuda() for each in batch)])
+    assert here.keys() == there.keys()
+    for key in (key for key in here if key.startswith(("rank_", "silent", "spectrum", "positions"))):
+        assert there[key] == pytest.approx(here[key], rel=0.05, abs=0.02), key

@@ -8,10 +8,7 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.errors import OptionError
-from hamburger.inspect.evaluation import solver_variants
-from hamburger.segmentation.data import create_dataset
-from hamburger.segmentation.evaluate import evaluate_segmenter, evaluate_variants
-from hamburger.training.task import EvaluationProtocol
+from hamburger_lab.ablations.solver_evaluation import solver_variants
 
 
 def override_solver(net, **settings):
@@ -61,28 +58,3 @@ def test_overrides_raise_without_a_ham():
         override_solver(hb.Hamburger(16, rank=4), steps=-1)
     with pytest.raises(OptionError, match="needs a spatial ham"):
         override_solver(hb.Hamburger(16, rank=4, version="v2+", dual=True), draws=1)
-
-
-@pytest.mark.parametrize("context", ["nmf", "cd"])
-@pytest.mark.parametrize("protocol", [EvaluationProtocol(), EvaluationProtocol((0.5, 1.0), flip=True)], ids=str)
-@pytest.mark.parametrize("requested", [{"steps": (1, 6, 13)}, {"draws": (1, 2)}], ids=str)
-def test_several_overrides_at_once_match_separate_evaluations(context, protocol, requested):
-    """The backbone runs once per view of an image; the scores equal those of separate evaluations."""
-
-    def built():
-        torch.manual_seed(0)
-        net = hb.create_model("hamnet", backbone="tiny", output_stride=4, num_classes=10, context=context)
-        torch.nn.init.normal_(net.head.classifier[-1].weight)
-        return net
-
-    images = create_dataset("patchwork", "val", size=24, length=3)
-    options = {"device": torch.device("cpu"), "mean": (0.5,) * 3, "std": (0.2,) * 3, "protocol": protocol}
-    net, calls = built(), []
-    first = next(module for module in net.backbone.modules() if isinstance(module, nn.Conv2d))
-    first.register_forward_hook(lambda *_: calls.append(1))
-    found = evaluate_variants(net, images, solver_variants(net, **requested), **options)
-    original, ((name, values),) = type(net.backbone).forward, requested.items()
-    assert net.backbone.forward.__func__ is original
-    alone = [evaluate_segmenter(override_solver(built(), **{name: value}), images, **options) for value in values]
-    assert found == alone and len({scores.miou for scores in alone}) > 1
-    assert len(calls) == len(images) * len(protocol.scales) * (1 + protocol.flip)

@@ -1,0 +1,98 @@
+"""Score a weights file on a split of a data set, for the task of the weights: what `ham eval` does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hamburger.checkpoints.weights_file import Info
+from hamburger.environment import describe_environment
+from hamburger.errors import OptionError
+from hamburger.tasks import task_of_weights
+from hamburger.training.accelerator import pick_device
+from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol, Task
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A network on its device and the split it is scored on."""
+
+    path: Path
+    task: Task[Any]
+    net: Any
+    info: Info
+    data: str  # name of the data set
+    split: str
+    images: Any
+    options: dict[str, Any]  # of the data set, beyond those of the training
+    device: torch.device
+
+    def row(self, scores: Any, seconds: float) -> dict[str, Any]:
+        """One line of a result file."""
+        trained = self.info.extra
+        return {
+            "weights": str(self.path),
+            "task": self.task.name,
+            "data": self.data,
+            "split": self.split,
+            **asdict(scores),
+            **{key: trained[key] for key in ("recipe", "seed", "context", "step") if key in trained},
+            "options": self.options,
+            "seconds": round(seconds, 2),
+            **describe_environment(self.device.type),
+        }
+
+
+def open_evaluation(
+    path: Path,
+    *,
+    data: Path | None = None,
+    dataset: str | None = None,
+    split: str = "val",
+    options: Mapping[str, Any] | None = None,
+    device: str = "auto",
+) -> Evaluation:
+    """Load a weights file and the split to score it on.
+
+    `dataset` and `options` default to those of the training; "val" is the split that the run was validated on.
+    """
+    on, task = pick_device(device), task_of_weights(path)
+    net, info = task.load(path)
+    trained = info.extra
+    name = dataset or trained.get("data")
+    if name is None:
+        raise OptionError(f"eval: {path} does not name the data set it was trained on; name one with --dataset")
+    name = task.dataset_for(name, data)
+    split = trained.get("val_split", split) if split == "val" else split
+    given = dict(options or {})
+    defaults = trained.get("data_options", {}) if name == trained.get("data") else {}
+    images = task.split(info, name, split, data, defaults | given)
+    task.check_fits("eval", info, images)
+    return Evaluation(path, task, net.to(on), info, name, split, images, given, on)
+
+
+def evaluate_weights(
+    path: Path,
+    *,
+    protocol: EvaluationProtocol = SINGLE_SCALE,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Return the scores of a weights file as a row for a result file; `options` are those of `open_evaluation`."""
+    task = task_of_weights(path)
+    if not task.test_time_augmentation and protocol != SINGLE_SCALE:
+        raise OptionError(
+            f"eval: {path} is for the task '{task.name}', which evaluates each image once, as it is; leave out "
+            "scales, flip and window"
+        )
+    opened = open_evaluation(path, **options)
+    start = time.perf_counter()
+    scores = task.evaluate(
+        opened.net, opened.images, opened.info, device=opened.device, protocol=protocol, progress=progress
+    )
+    return opened.row(scores, time.perf_counter() - start)
