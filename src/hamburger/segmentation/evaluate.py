@@ -88,6 +88,16 @@ class SegmentationScores:
     protocol: str
     images: int
 
+    @classmethod
+    def of(cls, counts: Confusion, dataset: SegmentationSet, protocol: EvaluationProtocol) -> SegmentationScores:
+        return cls(
+            miou=miou(counts.matrix),
+            pixel_accuracy=accuracy(counts.matrix),
+            per_class=scores_by_class(dataset.classes, iou(counts.matrix)),
+            protocol=str(protocol),
+            images=len(dataset),
+        )
+
 
 def evaluate_segmenter(
     net: nn.Module,
@@ -113,10 +123,4 @@ def evaluate_segmenter(
             x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
             counts.update(predict_labels(net, x, protocol), sample.label.to(device)[None])
     counts.gather(device)
-    return SegmentationScores(
-        miou=miou(counts.matrix),
-        pixel_accuracy=accuracy(counts.matrix),
-        per_class=scores_by_class(dataset.classes, iou(counts.matrix)),
-        protocol=str(protocol),
-        images=len(dataset),
-    )
+    return SegmentationScores.of(counts, dataset, protocol)
