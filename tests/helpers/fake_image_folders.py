@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import pickle
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -36,12 +34,6 @@ def official_val(root: Path, classes=("n01", "n02"), each=2) -> Path:
     return root
 
 
-def archive(path: Path, tree: Path, prefix="tiny_imagenet10") -> Path:
-    with tarfile.open(path, "w") as tar:
-        tar.add(tree, prefix)
-    return path
-
-
 def cifar_batches(root: Path, each=4) -> Path:
     """The original python batches: pickle protocol 2, byte strings as keys, lists of labels."""
     folder = root / "cifar-10-batches-py"
@@ -50,14 +42,4 @@ def cifar_batches(root: Path, each=4) -> Path:
         data = np.random.default_rng(k).integers(0, 256, (each, 3072), dtype=np.uint8)
         labels = [(k + i) % 10 for i in range(each)]
         (folder / name).write_bytes(pickle.dumps({b"data": data, b"labels": labels, b"batch_label": b"x"}, protocol=2))
-    return root
-
-
-def cifar_sheets(root: Path, sheets=1, count=2500) -> Path:
-    root.mkdir(parents=True, exist_ok=True)
-    for i in range(sheets):
-        Image.fromarray(pixels(i, (1600, 1600))).save(root / f"train_{i:02d}.jpg", quality=90)
-    labels = io.BytesIO()
-    np.save(labels, (np.arange(count) % 10).astype(np.uint8))
-    (root / "train_labels.npy").write_bytes(labels.getvalue())
     return root

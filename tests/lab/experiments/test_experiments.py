@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hamburger.classification.data import open_source
 from hamburger.segmentation.recipe import ANIMALS
 
 SCRIPTS = Path(__file__).parents[3] / "lab" / "experiments"
@@ -114,3 +115,16 @@ def test_voc_352_labels_scores_every_object_by_its_size(tmp_path):
     assert sizes["1 to 5 %"] == sizes["5 to 20 %"] == (0, None)
     # IoU by hand: background 148 / 158, cat 39 / (39 + 10 missed + 2 of the dog), dog 0
     assert row["single"]["miou"] == pytest.approx((148 / 158 + 39 / 51 + 0) / 3)
+
+
+def test_cifar10_sheets_become_batches(tmp_path):
+    sheet = np.random.default_rng(0).integers(0, 256, (1600, 1600, 3), dtype=np.uint8)
+    for split, count in (("train", 2400), ("test", 2500)):
+        Image.fromarray(sheet).save(tmp_path / f"{split}_00.jpg", quality=90)
+        np.save(tmp_path / f"{split}_labels.npy", (np.arange(count) % 10).astype(np.uint8))
+    load_script("cifar10_sheets").main([str(tmp_path), str(tmp_path / "batches")])
+    source = open_source("cifar10", "train", size=32, root=tmp_path / "batches")
+    images, labels = (np.concatenate(parts) for parts in zip(*map(source.read, range(len(source))), strict=True))
+    tiles = np.array(Image.open(tmp_path / "train_00.jpg"))
+    assert images.shape == (2400, 3, 32, 32) and labels[51] == 1
+    np.testing.assert_array_equal(images[51], tiles[32:64, 32:64].transpose(2, 0, 1))

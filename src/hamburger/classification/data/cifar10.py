@@ -1,8 +1,4 @@
-"""`cifar10`: the Python batches of the official archive, or the same images as JPEG sheets.
-
-Sheets have 50 x 50 tiles in raster order, `train_00.jpg` ... and `test_00.jpg` ..., with labels in `train_labels.npy`
-and `test_labels.npy`. They are lossy, so distances such as FID must take their real images from them too.
-"""
+"""`cifar10`: the Python batches of the official archive."""
 
 from __future__ import annotations
 
@@ -14,19 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from hamburger.classification.data.base import ImageChunk, ImageSource, Labels, image_sources
+from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
 from hamburger.errors import DataError, OptionError, check_choice
-from hamburger.training.image_files import read_image
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-SIZE, TILES = 32, 50
+SIZE = 32
 BATCHES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
-PLACES = ("", "cifar-10-batches-py", "cifar10")
+FOLDER = "cifar-10-batches-py"
 
 
 @image_sources.register("cifar10")
 class CIFAR10(ImageSource):
-    """`root`: the folder of the batches or sheets, or its parent."""
+    """`root`: the folder of the batches, or its parent."""
 
     name = "cifar10"
 
@@ -35,74 +30,30 @@ class CIFAR10(ImageSource):
         if size != SIZE:
             raise OptionError(f"cifar10: images are {SIZE} x {SIZE} (got size={size}); --set model.resolution={SIZE}")
         self.split, self.size, self.classes = split, size, CLASSES
-        self.files = _find_files(Path(root), split)
-        self.sheet_labels: Labels | None = None
-        if self.files[0].suffix == ".jpg":
-            self.label_file = self.files[0].with_name(f"{split}_labels.npy")
-            self.sheet_labels = _read_sheet_labels(self.label_file, len(self.files))
+        self.files = _find_batches(Path(root), split)
 
     def __len__(self) -> int:
         return len(self.files)
 
     def read(self, index: int) -> ImageChunk:
-        path = self.files[index]
-        if self.sheet_labels is None:
-            return read_batch(path)
-        sheet = read_image(path).numpy()
-        if sheet.shape != (3, TILES * SIZE, TILES * SIZE):
-            raise DataError(f"{path}: a sheet must be {TILES * SIZE} x {TILES * SIZE} pixels (got {sheet.shape[1:]})")
-        tiles = sheet.reshape(3, TILES, SIZE, TILES, SIZE).transpose(1, 3, 0, 2, 4).reshape(-1, 3, SIZE, SIZE)
-        labels = self.sheet_labels[index * TILES**2 : (index + 1) * TILES**2]
-        return ImageChunk(tiles[: len(labels)], labels)
+        return read_batch(self.files[index])
 
     def origin(self) -> Any:
-        labels = [] if self.sheet_labels is None else [self.label_file]
         # by content: all batches have the same size, and copies have arbitrary times
-        return [[path.name, hashlib.sha256(_read_bytes(path)).hexdigest()] for path in [*self.files, *labels]]
+        return [[path.name, hashlib.sha256(_read_bytes(path)).hexdigest()] for path in self.files]
 
 
-def _find_files(root: Path, split: str) -> list[Path]:
-    """Return all batches, or sheets numbered from 0 without a gap."""
-    missing: list[Path] = []
-    for folder in (root / place for place in PLACES):
+def _find_batches(root: Path, split: str) -> list[Path]:
+    """Return all batches of a split."""
+    for folder in (root, root / FOLDER):
         batches = [folder / name for name in BATCHES[split]]
-        sheets = [folder / f"{split}_{i:02d}.jpg" for i in range(len(list(folder.glob(f"{split}_[0-9][0-9].jpg"))))]
-        for expected in (batches, sheets):
-            absent = [path for path in expected if not path.is_file()]
-            if expected and not absent:
-                return expected
-            if expected is sheets or len(absent) < len(expected):
-                missing += absent
-    if missing:
-        raise DataError(f"cifar10: missing: {', '.join(map(str, missing))}", [f"{path}: missing" for path in missing])
-    raise DataError(
-        f"cifar10: {root} contains neither {BATCHES[split][0]} (cifar-10-batches-py, unpacked) nor "
-        f"{split}_00.jpg (sheets)"
-    )
-
-
-def _read_sheet_labels(path: Path, sheets: int) -> Labels:
-    try:
-        with path.open("rb") as file:  # not np.load, which also opens archives and pickles
-            labels = np.lib.format.read_array(file, allow_pickle=False)
-    except OSError as closed:
-        raise DataError(f"{path}: cannot be read ({closed.strerror or closed})") from None
-    except Exception as broken:  # a damaged header can make numpy raise anything
-        raise DataError(f"{path}: not an array of labels ({broken}); write it with numpy.save") from None
-    most = sheets * TILES**2
-    if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) > most:
-        raise DataError(
-            f"{path}: needs one integer for each of at most {most} tiles (got {labels.dtype} {labels.shape}); is a "
-            f"sheet missing?"
-        )
-    least = most - TILES**2 + 1  # only the last sheet may have tiles without an image
-    if len(labels) < least:
-        raise DataError(
-            f"{path}: {sheets} sheets of {TILES**2} tiles need at least {least} labels (got {len(labels)}: "
-            f"{least - len(labels)} are missing); copy it again"
-        )
-    _check_range(path, int(labels.min()), int(labels.max()))
-    return np.asarray(labels, np.int64)
+        missing = [path for path in batches if not path.is_file()]
+        if not missing:
+            return batches
+        if len(missing) < len(batches):
+            problems = [f"{path}: missing" for path in missing]
+            raise DataError(f"cifar10: missing: {', '.join(map(str, missing))}; unpack the archive again", problems)
+    raise DataError(f"cifar10: {root} does not contain {BATCHES[split][0]}; give the unpacked {FOLDER}")
 
 
 def _check_range(path: Path, lowest: int, highest: int) -> None:

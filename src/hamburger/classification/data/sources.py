@@ -1,9 +1,8 @@
-"""`figures` (generated), `folder` and `imagenet` (one directory per class), and `tiny-imagenet` (also from a tar)."""
+"""`figures` (generated), `folder` and `imagenet` (one directory per class), and `tiny-imagenet`."""
 
 from __future__ import annotations
 
 import colorsys
-import tarfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -182,43 +181,35 @@ class ImageNet(ClassFolders):
 # The four numbers are a box, which is not used here.
 
 
-TINY = "tiny-imagenet"
-USUAL_NAMES = ("tiny_imagenet10.tar", "tiny-imagenet-200.tar", "tiny_imagenet10", "tiny-imagenet-200")
+USUAL_NAMES = ("tiny-imagenet-200", "tiny_imagenet10")
 FOLDER, TEXT = "images", "val_annotations.txt"
 SHOWN = 5
 
 
-@image_sources.register(TINY)
-def tiny_imagenet(split: str = "train", *, root: Path, size: int = 64) -> ImageSource:
-    """Return a split of Tiny-ImageNet.
+@image_sources.register("tiny-imagenet")
+class TinyImageNet(ClassFolders):
+    """Classes are directories; 'val' may also be as published: `val/images` and `val/val_annotations.txt`.
 
-    `root` is the tar, the folder with train/, or a folder that contains either. 'val' may be in class directories, or
-    as published: `val/images` and `val/val_annotations.txt`.
+    `root` is the folder with train/, or its parent.
     """
-    root = Path(root)
-    for candidate in (root, *(root / name for name in USUAL_NAMES)):
-        if candidate.is_file():
-            return TinyTar(split, root=candidate, size=size)
-        if (candidate / split).is_dir():
-            return TinyFolders(split, root=candidate, size=size)
-    raise DataError(f"{TINY}: {root} is neither a tar nor a folder with {split}/CLASS/IMAGE, and contains neither")
 
+    name = "tiny-imagenet"
 
-class TinyFolders(ClassFolders):
-    name = TINY
+    def __init__(self, split: str = "train", *, root: Path, size: int = 64) -> None:
+        folders = (Path(root), *(Path(root) / name for name in USUAL_NAMES))
+        super().__init__(split, root=next((f for f in folders if (f / split).is_dir()), folders[0]), size=size)
 
     def _label_images(self, folder: Path, images: dict[str, list[Path]]) -> LabelledFiles:
         if list(images) != [FOLDER]:
             return super()._label_images(folder, images)
         text, paths = folder / TEXT, images[FOLDER]
-        content = self._read(text)
-        if content is None:
+        if not text.is_file():
             raise DataError(
-                f"{TINY}: the images of '{self.split}' in {self.root} have no classes, since there is no "
+                f"{self.name}: the images of '{self.split}' in {self.root} have no classes, since there is no "
                 f"{self.split}/{TEXT}; the official 'test' is published without one, use 'val': --split val, or "
                 f"data.split=val"
             )
-        annotations = read_annotations(text, content, [path.name for path in paths])
+        annotations = read_annotations(text, [path.name for path in paths])
         names = sorted(set(annotations.values()))
         trained = self._list_folders(folder.with_name("train"))
         unknown = [name for name in names if trained and name not in trained]
@@ -231,84 +222,12 @@ class TinyFolders(ClassFolders):
         files = [(path, classes.index(annotations[path.name])) for path in paths]
         return tuple(classes), sorted(files, key=lambda file: file[1])
 
-    def _read(self, path: Path) -> bytes | None:
-        """Return the content of a file, None if it does not exist."""
-        return path.read_bytes() if path.is_file() else None
 
-
-class TinyTar(TinyFolders):
-    """The same folders inside an uncompressed tar, which is read in place."""
-
-    def __init__(self, split: str, *, root: Path, size: int) -> None:
-        self.members = list_members(root)
-        super().__init__(split, root=root, size=size)
-
-    def _find_split(self) -> Path:
-        for path in self.members:
-            parts = path.relative_to(self.root).parts
-            if self.split in parts[:-2] and _is_image(path):
-                return self.root.joinpath(*parts[: parts.index(self.split) + 1])
-        raise DataError(f"{self.root}: contains no {self.split}/CLASS/IMAGE; pass a tar of class directories")
-
-    def _list_images(self, folder: Path) -> dict[str, list[Path]]:
-        images: dict[str, list[Path]] = {}
-        depth = len(folder.parts)
-        for path in sorted(self.members):
-            if path.parts[:depth] == folder.parts and len(path.parts) > depth + 1 and _is_image(path):
-                images.setdefault(path.parts[depth], []).append(path)
-        return images
-
-    def _list_folders(self, folder: Path) -> list[str]:
-        return list(self._list_images(folder))
-
-    def _read(self, path: Path) -> bytes | None:
-        if path not in self.members:
-            return None
-        offset, length = self.members[path]
-        with self.root.open("rb") as file:  # one handle per call: threads must not share a file position
-            file.seek(offset)
-            return file.read(length)
-
-    def read(self, index: int) -> ImageChunk:
-        path, label = self.files[index]
-        return ImageChunk(read_square(path, self.size, self._read(path))[None], np.array([label], np.int64))
-
-    def origin(self) -> Any:
-        stat, files = self.root.stat(), [(path.name, label) for path, label in self.files]
-        return SQUARE, self.root.name, stat.st_size, stat.st_mtime_ns, files
-
-
-def list_members(root: Path) -> dict[Path, tuple[int, int]]:
-    """Return offset and length of every file in a tar by its path, `root` first; raise if the tar is truncated."""
-    members: dict[Path, tuple[int, int]] = {}
-    try:
-        with tarfile.open(root, "r:") as archive:
-            for member in archive:
-                if member.isreg():
-                    members[root / member.name] = member.offset_data, member.size
-            end = archive.offset  # where the next header would be
-        with root.open("rb") as file:
-            file.seek(end)
-            mark = file.read(tarfile.BLOCKSIZE)
-    except (tarfile.TarError, OSError, EOFError) as broken:
-        if not members or isinstance(broken, OSError):
-            raise DataError(f"{root}: not a readable tar ({broken}); decompress a compressed one first") from None
-        mark = b""
-    # tarfile treats the end of the file, and any unreadable header, as the end of the archive; the real end is marked
-    # by blocks of zeros
-    if len(mark) < tarfile.BLOCKSIZE or any(mark):
-        length = root.stat().st_size
-        count = sum(_is_image(path) for path, (offset, size) in members.items() if offset + size <= length)
-        what = "damaged" if len(mark) == tarfile.BLOCKSIZE else "truncated"
-        raise DataError(f"{root}: is {what} after {count} images; copy it again")
-    return members
-
-
-def read_annotations(path: Path, content: bytes, images: Collection[str]) -> dict[str, str]:
+def read_annotations(path: Path, images: Collection[str]) -> dict[str, str]:
     """Return the class of every image by its name; raise a DataError that lists the problems of the file."""
     problems: list[str] = []
     annotations: dict[str, str] = {}
-    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
+    for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), start=1):
         words = line.split()
         if len(words) == 1:
             problems.append(f"line {number} has no class: {line.strip()!r}")
