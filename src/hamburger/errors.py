@@ -89,30 +89,44 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"{hint} known: {', '.join(known)}"
 
 
+def shorten(value: object) -> str:
+    """Return `repr(value)` for an error message, cut to 80 characters."""
+    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print more than 4300 digits
+        return f"a whole number of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # of a number or a list inside
+        return f"a {type(value).__name__} that cannot be printed"
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
 def check_choice(call: str, option: str, value: object, known: Iterable[str]) -> None:
     """Raise unless the value is one of the known names."""
     known = list(known)
     if value not in known:
-        raise OptionError(f"{call}: no {option} {value!r}{did_you_mean(str(value), known)}")
+        raise OptionError(f"{call}: no {option} {shorten(value)}{did_you_mean(shorten(value), known)}")
 
 
-def check_count(call: str, option: str, value: object, *, least: int) -> None:
-    """Raise unless the value is a whole number of at least `least`."""
+MAX_COUNT = 2**31 - 1  # of everything that is counted: steps, images, channels
+
+
+def check_count(call: str, option: str, value: object, *, least: int, most: int = MAX_COUNT) -> None:
+    """Raise unless the value is a whole number from `least` to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise OptionError(f"{call}: {option} must be a whole number of at least {least}, got {value!r}")
+        raise OptionError(f"{call}: {option} must be a whole number of at least {least}, got {shorten(value)}")
+    if value > most:
+        raise OptionError(f"{call}: {option} must be at most {most}, got {shorten(value)}")
 
 
 def check_seed(call: str, value: object) -> None:
     """Raise unless the value is a whole number from 0 to 2^63 - 1."""
-    check_count(call, "seed", value, least=0)
-    if int(value) >= 2**63:  # type: ignore[call-overload]
-        raise OptionError(f"{call}: seed must be below 2^63, got {value}")
+    check_count(call, "seed", value, least=0, most=2**63 - 1)
 
 
 def check_flag(call: str, option: str, value: object) -> None:
     """Raise unless the value is True or False."""
     if not isinstance(value, bool):
-        raise OptionError(f"{call}: {option} must be True or False, got {value!r}")
+        raise OptionError(f"{call}: {option} must be True or False, got {shorten(value)}")
 
 
 def check_positive(call: str, option: str, value: object, *, zero: bool = False, most: float = math.inf) -> None:
@@ -121,4 +135,4 @@ def check_positive(call: str, option: str, value: object, *, zero: bool = False,
     if not (number and (value >= 0 if zero else value > 0) and value < math.inf and value <= most):  # type: ignore[operator]
         rule = "at least 0" if zero else "above 0"
         upper = "" if most == math.inf else f" and at most {most:g}"
-        raise OptionError(f"{call}: {option} must be a finite number {rule}{upper}, got {value!r}")
+        raise OptionError(f"{call}: {option} must be a finite number {rule}{upper}, got {shorten(value)}")

@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hamburger.errors import DataError
+from hamburger.errors import DataError, shorten
+
+PARTIAL = ".partial"  # the end of the names of temporary files
 
 
 @contextmanager
-def open_atomically(path: Path, *, durable: bool = False) -> Iterator[BinaryIO]:
+def open_atomically(path: Path, *, durable: bool = False, previous: Path | None = None) -> Iterator[BinaryIO]:
     """Open a temporary file next to the target, renamed when the block ends: no reader ever sees half a file.
 
-    With `durable`, the file is synced to disk before it is renamed.
+    With `durable`, it is synced to disk when the block ends, so that it survives a power failure. Where `previous` is
+    given, the old file is renamed to it: at every moment at least one of the two is complete.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    partial = Path(name)
+    # a name nobody can guess, and "x": nobody can put a link there to have another file overwritten
+    partial = path.with_name(f".{path.name[:48]}.{secrets.token_hex(8)}{PARTIAL}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with partial.open("xb") as file:  # with the permissions of the umask
             yield file
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        partial.chmod(0o644)  # mkstemp makes it readable by the owner only
+        if previous is not None and path.exists():
+            path.replace(previous)
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -44,24 +50,15 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_durably(path: Path, content: bytes | memoryview, *, previous: Path | None = None) -> None:
-    """As `write_atomically`, and synced to disk when this returns, so that it survives a power failure.
+    """As `write_atomically`, and synced to disk; `previous` as in `open_atomically`."""
+    with open_atomically(path, durable=True, previous=previous) as file:
+        file.write(content)
 
-    Where `previous` is given, the old file is renamed to it: at every moment at least one of the two is complete.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")  # a fixed name: a leftover of a killed process is reused
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
+
+def remove_partial_files(folder: Path) -> None:
+    """Remove the temporary files that a killed process left. Call this only while nothing else writes there."""
+    for partial in [*folder.glob(f".*{PARTIAL}"), *folder.glob(f"*/.*{PARTIAL}")]:
         partial.unlink(missing_ok=True)
-        raise
-    if previous is not None and path.exists():
-        path.replace(previous)
-    partial.replace(path)
-    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -94,6 +91,47 @@ def one_at_a_time(path: Path, waiting: Callable[[], object] = lambda: None) -> I
         except OSError:  # a file system without locks
             pass
         yield
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text. ValueError on anything that is not JSON, on duplicate keys and on NaN."""
+    try:
+        return json.loads(text, object_pairs_hook=_to_dict, parse_int=_parse_int, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("too many brackets inside each other") from None
+
+
+def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"duplicate key {shorten(name)}")
+    return values
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits) > 20:  # the digits of 64 bits; Python itself raises above 4300
+        raise ValueError(f"a whole number of {len(digits)} digits")
+    return int(digits)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def read_text(path: Path, call: str, *, most: int = 2**20) -> str:
+    """The text of a small file; DataError where it is not a regular file, longer than `most` bytes or not UTF-8."""
+    if not path.is_file():
+        problem = "is not a regular file" if path.exists() else "does not exist"
+        raise DataError(f"{call}: {path} {problem}; name a file")
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise DataError(f"{call}: {path} is longer than {most} bytes; name the file that was meant")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{call}: {path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
 def read_json_lines(path: Path, call: str) -> list[dict[str, Any]]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import fields, replace
 
 import pytest
 
-from hamburger.errors import InputError, OptionError, UnknownNameError
+from hamburger.errors import HamburgerError, InputError, OptionError, UnknownNameError
 from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
-from hamburger.tasks import find_training
+from hamburger.tasks import find_gan_recipe, find_training
 from hamburger.training.recipe import apply, differences, digest, flat, read_recipe, to_json
 
 
@@ -80,6 +82,9 @@ def test_recipe_differences_use_dotted_names():
         ("bn_momentum=2", 1, "bn_momentum"),
         ("seed=-1", 1, "seed"),
         ("log_every=0", 1, "log_every"),
+        ("steps=2147483648", 1, "steps must be at most 2147483647, got 2147483648"),
+        ("data.workers=9999999999", 1, "data.workers must be at most"),
+        ("seed=9223372036854775808", 1, "64 bits"),
     ],
 )
 def test_invalid_recipes_raise_before_any_work(setting, processes, message):
@@ -113,6 +118,46 @@ def test_recipe_file_replaces_a_name(tmp_path):
         find_training(str(tmp_path / "none.json"))
     with pytest.raises(UnknownNameError, match="did you mean 'patchwork'"):
         find_training("pachwork")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xff\xfe{}", "is not UTF-8 text .* at byte 0"),
+        (b"{" * 100_000, "not valid JSON"),
+        (b"[" * 100_000, "too many brackets"),
+        (b'{"steps": ' + b"9" * 5000 + b"}", "a whole number of 5000 digits"),
+        (b'{"steps": NaN}', "NaN is not a JSON number"),
+        (b'{"steps": 1, "steps": 2}', "duplicate key 'steps'"),
+        (
+            b'{"name": "a", "data": {"name": "a", "options": {"a": 1e999}}}',
+            "options.a: takes finite numbers",
+        ),
+        (b" " * (2**20 + 1), "longer than 1048576 bytes"),
+    ],
+    ids=range(8),
+)
+def test_unreadable_recipe_files_raise(tmp_path, content, message):
+    path = tmp_path / "recipe.json"
+    path.write_bytes(content)
+    for find in (find_training, find_gan_recipe):
+        with pytest.raises(HamburgerError, match=message) as error:
+            find(str(path))
+        assert len(str(error.value)) < 1000
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs FIFOs and sparse files")
+def test_recipe_files_of_other_kinds_raise(tmp_path):
+    (tmp_path / "folder.json").mkdir()
+    os.mkfifo(tmp_path / "fifo.json")
+    (tmp_path / "device.json").symlink_to("/dev/zero")
+    for name in ("folder.json", "fifo.json", "device.json"):
+        with pytest.raises(HamburgerError, match="is not a regular file"):
+            find_training(str(tmp_path / name))
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(HamburgerError, match="longer than"):
+        find_training(str(tmp_path / "large.json"))
 
 
 def test_every_field_has_a_dotted_name():

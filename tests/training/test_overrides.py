@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hamburger.errors import OptionError
-from hamburger.segmentation.recipe import segmentation_recipes
-from hamburger.training.recipe import apply
+from hamburger.segmentation.recipe import check_segmentation_recipe, segmentation_recipes
+from hamburger.training.recipe import apply, override
 
 BASE = segmentation_recipes.create("patchwork")
 
@@ -64,8 +66,32 @@ def test_later_overrides_win_and_the_recipe_is_unchanged():
         ("=3", "path=value"),
         ("data.options=3", "options by name"),
         ("data.options.a={", "none"),
+        ("steps=" + "9" * 5000, "takes a whole number, got '999"),
+        ("steps=" + "9" * 30, "recipe.steps: takes whole numbers of at most 64 bits"),
+        ("optim.lr=1e999", "recipe.optim.lr: takes finite numbers"),
+        ("data.options.a=" + "9" * 5000, "recipe.data.options.a: takes finite numbers"),
+        ("data.options.a=" + "9" * 30, "takes whole numbers of at most 64 bits"),
+        ("data.options.a=nan", "takes finite numbers, got nan"),
+        ("data.options.a=[NaN]", "NaN is not a JSON number"),
+        ("data.options.a=[-Infinity]", "-Infinity is not a JSON number"),
+        ("data.options.a=[" + "9" * 5000 + "]", "a whole number of 5000 digits"),
+        ('data.options={"size": 1, "size": 2}', "duplicate key 'size'"),
+        ("data.options.a=" + "[" * 20 + "]" * 20, "at most 16 levels"),
+        ("data.options.a=" + "[" * 99_999, "too many brackets inside each other"),
+        ("data.options." + "a." * 9_999 + "a=1", "at most 16 levels"),
     ],
+    ids=lambda text: text[:40],
 )
 def test_invalid_overrides_name_the_setting_and_the_rule(setting, message):
-    with pytest.raises(OptionError, match=message):
+    with pytest.raises(OptionError, match=message) as error:
         apply(BASE, [setting])
+    assert len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize("value", [10**5000, float("nan"), object(), [object()], {"a": {1, 2}}], ids=range(5))
+def test_values_that_json_cannot_hold_are_refused(value):
+    with pytest.raises(OptionError, match=r"recipe.data.options.a"):
+        override(BASE, {"data.options.a": value})
+    made = replace(BASE, data=replace(BASE.data, options={"a": value}))  # not by override, which checks it
+    with pytest.raises(OptionError, match=r"recipe 'patchwork'.data.options.a"):
+        check_segmentation_recipe(made)

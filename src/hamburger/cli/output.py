@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from hamburger.errors import OptionError
+from hamburger.files import parse_json
 
 WeightsPath = Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
@@ -60,8 +60,8 @@ def parse_options(texts: Sequence[str] | None) -> dict[str, Any]:
         if not equals:
             raise OptionError(f"--option takes name=value (got {text!r})")
         try:
-            options[name] = json.loads(value)
-        except json.JSONDecodeError:
+            options[name] = parse_json(value)
+        except ValueError:
             options[name] = value
     return options
 

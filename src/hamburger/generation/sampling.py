@@ -31,7 +31,7 @@ def latents(
     `truncate_latents`.
     """
     check_count("latents", "count", count, least=0)
-    check_count("latents", "start", start, least=0)
+    check_count("latents", "start", start, least=0, most=2**63 - 1)
     check_seed("latents", seed)
     bits = draw_bits(seed, start, count, 1 + 2 * latent)
     radius, angle = ((part + 1) * 2.0**-53 for part in bits[:, 1:].double().chunk(2, dim=1))  # in (0, 1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import UserDict
 from collections.abc import Mapping
 from importlib import import_module
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hamburger.classification.recipe import classification_recipes
 from hamburger.detection.recipe import detection_recipes
 from hamburger.errors import InputError, UnknownNameError, did_you_mean
+from hamburger.files import parse_json, read_text
 from hamburger.generation.recipe import GanRecipe, gan_recipes
 from hamburger.registry import Registry
 from hamburger.segmentation.recipe import segmentation_recipes
@@ -96,15 +96,15 @@ def find_gan_recipe(name: str) -> GanRecipe:
 
 
 def _read_file(name: str, call: str, else_name: str) -> str:
-    if not Path(name).is_file():
+    if not Path(name).exists():
         raise InputError(f"{call}: there is no recipe file {name}; name one, or {else_name}")
-    return Path(name).read_text()
+    return read_text(Path(name), call)
 
 
 def _stored_task(text: str) -> object:
     try:
-        values = json.loads(text)
-    except json.JSONDecodeError:
+        values = parse_json(text)
+    except ValueError:
         return None  # reading it as a recipe raises the error
     return values.get("task") if isinstance(values, dict) else None
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from hamburger.contexts import list_contexts
 from hamburger.errors import HamburgerError, OptionError, UnknownNameError, check_count, did_you_mean
+from hamburger.files import read_text
 from hamburger.kernels.dispatch import BACKEND_VARIABLE
 from hamburger.tasks import find_training, task_of
 from hamburger.training.recipe import Training, apply, differences, read_recipe
@@ -96,7 +97,7 @@ def check_grid(grid: Sequence[Cell], out: Path, *, call: str = "compare") -> Non
     for cell in grid:
         wanted = cell.resolved()
         stored = out / cell.name / RECIPE
-        changed = differences(wanted, read_recipe(stored.read_text(), type(wanted))) if stored.exists() else []
+        changed = differences(wanted, read_recipe(read_text(stored, call), type(wanted))) if stored.exists() else []
         if changed:
             raise OptionError(
                 f"{call}: the run in {stored.parent} was made with another recipe ({'; '.join(changed)}); "

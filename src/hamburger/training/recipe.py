@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,10 +20,13 @@ from hamburger.errors import (
     check_positive,
     check_seed,
     did_you_mean,
+    shorten,
 )
+from hamburger.files import parse_json
 
 ADDED_LATER = "late"  # marks fields added later: at their default they do not change a recipe's digest
 RESIDENT = ("auto", "yes", "no")
+MAX_DEPTH = 16  # of options inside options
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ Recipe = TypeVar("Recipe", bound=Training)
 def check_training(recipe: Training, *, processes: int = 1) -> None:
     """Raise OptionError on the first shared field whose value cannot work."""
     call = f"recipe '{recipe.name}'"
+    _build(type(recipe), dataclasses.asdict(recipe), call)  # a recipe made in Python may hold anything
     check_count("train", "the number of processes (devices times nodes)", processes, least=1)
     for name in ("batch", "accumulate", "steps", "checkpoint_every", "log_every"):
         check_count(call, name, getattr(recipe, name), least=1)
@@ -176,8 +181,8 @@ def to_json(recipe: Training) -> str:
 def read_recipe(text: str, kind: type[Recipe]) -> Recipe:
     """The recipe of the given class that `to_json` wrote."""
     try:
-        values = json.loads(text)
-    except json.JSONDecodeError as mistake:
+        values = parse_json(text)
+    except ValueError as mistake:
         raise OptionError(f"recipe: not valid JSON ({mistake}); expected a run's recipe.json") from None
     return _build(kind, values, "recipe")
 
@@ -220,11 +225,11 @@ def differences(one: Training, other: Training) -> list[str]:
 def _build(kind: type[Group], values: object, place: str) -> Group:
     """A dataclass from plain values, each checked against the type of its field."""
     if not isinstance(values, Mapping):
-        raise OptionError(f"{place}: takes named fields, got {values!r}")
+        raise OptionError(f"{place}: takes named fields, got {shorten(values)}")
     hints = get_type_hints(kind)
     for name in values:
         if name not in hints:
-            raise OptionError(f"{place} has no field '{name}'{did_you_mean(str(name), hints)}")
+            raise OptionError(f"{place} has no field {shorten(name)}{did_you_mean(str(name), hints)}")
     made = {name: _cast(hints[name], value, f"{place}.{name}") for name, value in values.items()}
     try:
         return kind(**made)
@@ -241,15 +246,30 @@ def _cast(kind: Any, value: Any, place: str) -> Any:
     if get_origin(kind) is tuple and isinstance(value, list | tuple):
         kinds = get_args(kind)
         if len(value) != len(kinds):
-            raise OptionError(f"{place}: takes {len(kinds)} values, got {len(value)}: {value}")
+            raise OptionError(f"{place}: takes {len(kinds)} values, got {len(value)}: {shorten(value)}")
         return tuple(_cast(inner, part, place) for inner, part in zip(kinds, value, strict=True))
     if get_origin(kind) is dict and isinstance(value, Mapping):
-        return json.loads(json.dumps(value))  # tuples become lists here, so that they do not do so later
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind in (str, int, float, bool) and type(value) is kind:
+        return {str(key): _copy_plain(inner, f"{place}.{key}") for key, inner in value.items()}
+    if kind in (str, int, float, bool) and (type(value) is kind or (kind is float and type(value) is int)):
+        return kind(_copy_plain(value, place))
+    raise OptionError(f"{place}: takes {_describe_type(kind)}, got {shorten(value)}")
+
+
+def _copy_plain(value: Any, place: str, depth: int = 1) -> Any:
+    """A copy of what JSON can hold, as JSON gives it back: with lists for tuples. Raise on anything else."""
+    if depth > MAX_DEPTH:
+        raise OptionError(f"{shorten(place)}: takes at most {MAX_DEPTH} levels of options inside options")
+    if isinstance(value, Mapping):
+        return {str(key): _copy_plain(inner, f"{place}.{key}", depth + 1) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copy_plain(inner, place, depth + 1) for inner in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise OptionError(f"{place}: takes whole numbers of at most 64 bits, got {shorten(value)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise OptionError(f"{place}: takes finite numbers, got {value}")
+    if value is None or isinstance(value, str | int | float):
         return value
-    raise OptionError(f"{place}: takes {_describe_type(kind)}, got {value!r}")
+    raise OptionError(f"{place}: takes numbers, text, lists and named options, got {shorten(value)}")
 
 
 def _required(kind: Any) -> Any:
@@ -279,7 +299,9 @@ def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
         for key in groups:
             group = group.setdefault(key, {})
             if not isinstance(group, dict):
-                raise OptionError(f"recipe: '{key}' in '{path}' is not a group (got {group!r}); set '{key}' itself")
+                raise OptionError(
+                    f"recipe: '{key}' in '{path}' is not a group (got {shorten(group)}); set '{key}' itself"
+                )
         group[name] = value
     return _build(type(recipe), values, "recipe") if changes else recipe
 
@@ -293,7 +315,7 @@ def apply(recipe: Recipe, settings: Iterable[str]) -> Recipe:
     for setting in settings:
         path, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or not path:
-            raise OptionError(f"--set takes path=value, such as optim.lr=0.01, got {setting!r}")
+            raise OptionError(f"--set takes path=value, such as optim.lr=0.01, got {shorten(setting)}")
         recipe = override(recipe, {path: _read_setting(type(recipe), path, text, setting)})
     return recipe
 
@@ -310,7 +332,7 @@ def _read_setting(recipe: type, path: str, text: str, setting: str) -> Any:
             raise OptionError(f"--set {path}: '{names[depth - 1]}' is {field_type} and has no field '{name}'")
         hints = get_type_hints(kind)
         if name not in hints:
-            raise OptionError(f"--set {setting}: no field '{name}'{_suggest(recipe, names)}")
+            raise OptionError(f"--set {setting[:80]}: no field '{name[:80]}'{_suggest(recipe, names)}")
         kind = hints[name]
     if dataclasses.is_dataclass(kind):
         fields = ", ".join(get_type_hints(kind))
@@ -345,12 +367,12 @@ def _parse(kind: Any, text: str, path: str) -> Any:
     if get_origin(kind) is tuple:
         kinds, parts = get_args(kind), text.strip("()[]").split(",")
         if len(parts) != len(kinds):
-            raise OptionError(f"--set {path}: takes {len(kinds)} comma-separated values, got {text!r}")
+            raise OptionError(f"--set {path}: takes {len(kinds)} comma-separated values, got {shorten(text)}")
         return tuple(_parse(inner, part.strip(), path) for inner, part in zip(kinds, parts, strict=True))
     if get_origin(kind) is dict:
         options = {} if text.lower() in ("", "none") else _guess(text)
         if not isinstance(options, dict):
-            raise OptionError(f"--set {path}: takes options by name, such as {path}.rank=32, got {text!r}")
+            raise OptionError(f"--set {path}: takes options by name, such as {path}.rank=32, got {shorten(text)}")
         return options
     if kind is bool and text.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0"):
         return text.lower() in ("true", "yes", "on", "1")
@@ -359,16 +381,16 @@ def _parse(kind: Any, text: str, path: str) -> Any:
             return kind(text)
     except ValueError:
         pass
-    raise OptionError(f"--set {path}: takes {_describe_type(kind)}, got {text!r}")
+    raise OptionError(f"--set {path}: takes {_describe_type(kind)}, got {shorten(text)}")
 
 
 def _guess(text: str) -> Any:
     """A value of no declared type, as it looks: 32, 0.5, true, none, a,b (a list), else text."""
     if text.startswith(("[", "{", '"')):
         try:
-            return json.loads(text)
-        except json.JSONDecodeError as mistake:
-            raise OptionError(f"--set: {text!r} begins like JSON, but is none ({mistake})") from None
+            return parse_json(text)
+        except ValueError as mistake:
+            raise OptionError(f"--set: {shorten(text)} begins like JSON, but is none ({mistake})") from None
     if "," in text:
         return [_guess(part.strip()) for part in text.split(",") if part.strip()]
     words = {"true": True, "false": False, "none": None}

@@ -1,0 +1,66 @@
+"""Atomic writes: what a reader, a crash or another user of the folder can see."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+import pytest
+
+from hamburger import files
+from hamburger.files import open_atomically, remove_partial_files, write_atomically, write_durably
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no umask")
+@pytest.mark.parametrize("write", [write_atomically, write_durably])
+@pytest.mark.parametrize("umask", [0o077, 0o022, 0o002])
+def test_files_have_the_mode_of_the_umask(write, umask, tmp_path):
+    before = os.umask(umask)
+    try:
+        write(tmp_path / "file", b"content")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o666 & ~umask
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_names_of_temporary_files_are_unpredictable_and_exclusive(durable, tmp_path, monkeypatch):
+    """A link at the name of a temporary file would have the file it points to overwritten."""
+    names = set()
+    for _ in range(3):
+        with open_atomically(tmp_path / "file", durable=durable) as file:
+            file.write(b"new")
+            names |= {path.name for path in tmp_path.iterdir() if path.name != "file"}
+    assert len(names) == 3
+    monkeypatch.setattr(files.secrets, "token_hex", lambda length: "guessed")
+    (tmp_path / "other").write_bytes(b"of another user")
+    (tmp_path / ".file.guessed.partial").symlink_to(tmp_path / "other")
+    with pytest.raises(FileExistsError), open_atomically(tmp_path / "file", durable=durable):
+        pass
+    assert (tmp_path / "other").read_bytes() == b"of another user"
+
+
+def test_a_failed_write_leaves_the_old_file_alone(tmp_path):
+    path, previous = tmp_path / "file", tmp_path / "previous"
+    write_durably(path, b"old", previous=previous)
+    with pytest.raises(ZeroDivisionError), open_atomically(path, durable=True, previous=previous) as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+    write_durably(path, b"new", previous=previous)
+    assert (path.read_bytes(), previous.read_bytes()) == (b"new", b"old")
+
+
+def test_stale_temporary_files_are_removed(tmp_path):
+    write_atomically(tmp_path / "samples" / "step-1.png", b"complete")
+    for name in (".last.ckpt.0123456789abcdef.partial", "samples/.step-2.png.0123456789abcdef.partial"):
+        (tmp_path / name).write_bytes(b"half")
+    remove_partial_files(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["step-1.png"]
+
+
+def test_long_names_can_be_written(tmp_path):
+    name = 50 * "\N{HAMBURGER}" + 51 * "a" + ".png"  # 255 bytes, as many as a name can have
+    write_atomically(tmp_path / name, b"content")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
