@@ -146,7 +146,7 @@ def run_cell(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
         arguments.cell, arguments.seed, pretrained=arguments.pretrained, steps=arguments.steps, tiny=arguments.tiny
     )
     task, run = BatchedSegmentation(), arguments.out / f"{arguments.cell}-seed{arguments.seed}"
-    train(task, recipe, run, data=arguments.data, resume=run.exists(), on_event=log_event)
+    train(task, recipe, run, data=arguments.data, resume=(run / "recipe.json").exists(), on_event=log_event)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     net, info = task.load(run / "best.safetensors")
     net.to(device).eval()

@@ -9,4 +9,4 @@ torch.set_num_threads(1)
 
 
 def work(run, settings):
-    train_small(run, *settings, resume=True)
+    train_small(run, *settings, resume=(run / "recipe.json").exists())

@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 def work(run, settings, slow):
     if slow:
         drag()
-    train(small(*settings), run, accelerator="cpu", resume=True)
+    train(small(*settings), run, accelerator="cpu", resume=(run / "recipe.json").exists())
 
 
 def drag():

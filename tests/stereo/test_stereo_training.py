@@ -114,7 +114,7 @@ from hamburger.tasks import train
 def kill(event):
     if isinstance(event, StepLogged) and event.step == 6 and "--kill" in sys.argv:
         os.kill(os.getpid(), signal.SIGKILL)
-train(find_training(sys.argv[1]), sys.argv[2], accelerator="cpu", resume=True, on_event=kill)
+train(find_training(sys.argv[1]), sys.argv[2], accelerator="cpu", on_event=kill)
 """
 
 

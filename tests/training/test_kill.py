@@ -34,6 +34,10 @@ def kill(process):
     return process.exitcode == -signal.SIGKILL
 
 
+def half_written(run):
+    return list(run.glob(".last.ckpt.*.partial"))
+
+
 def wait(process, ready, seconds=60.0):
     """Until `ready()` or the end of the process; whether it is still there."""
     ends = time.monotonic() + seconds
@@ -56,12 +60,13 @@ def test_twenty_kills_and_resumes_change_nothing(tmp_path):
     while kills < KILLS:
         # every third time while a checkpoint is being written, which is made to last
         writing = kills % 3 == 2
-        partial, log = run / ".last.ckpt.partial", run / "metrics.jsonl"
-        partial.unlink(missing_ok=True)  # left over from the kill before, it tells nothing
+        log = run / "metrics.jsonl"
+        for partial in half_written(run):
+            partial.unlink()  # left over from the kill before, it tells nothing
         size = log.stat().st_size if log.exists() else 0
         process = start(run, slow=writing)
         if writing:
-            alive = wait(process, partial.exists)
+            alive = wait(process, lambda run=run: half_written(run))
             time.sleep(draw.uniform(0, 0.12))
         else:
             early = draw.random() < 0.2  # before it has even read its checkpoint
@@ -69,7 +74,7 @@ def test_twenty_kills_and_resumes_change_nothing(tmp_path):
             time.sleep(draw.uniform(0, 0.1))
         if alive and kill(process):
             kills += 1
-            moments.add((writing, partial.exists(), (run / "last.ckpt").exists()))
+            moments.add((writing, bool(half_written(run)), (run / "last.ckpt").exists()))
             continue
         process.join()  # it was faster: this run is finished, so its end counts, and the kills go on in another
         assert process.exitcode == 0
@@ -81,4 +86,4 @@ def test_twenty_kills_and_resumes_change_nothing(tmp_path):
     assert last.exitcode == 0
     assert reproducible_outputs(run) == reproducible_outputs(undisturbed)
     assert any(writing and partial for writing, partial, _ in moments), "no kill met a half-written checkpoint"
-    assert not list(run.glob("*.partial"))
+    assert not list(run.glob(".*.partial"))

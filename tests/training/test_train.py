@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
+import shutil
 import signal
 
 import pytest
@@ -12,12 +14,13 @@ import torch
 from small_run import reproducible_outputs, rows, small
 
 from hamburger.errors import CheckpointError, DataError, Interrupted, OptionError, TrainingError
+from hamburger.files import write_durably
 from hamburger.segmentation import load_weights
 from hamburger.segmentation import task as segmentation_task
 from hamburger.segmentation.data.batches import SegmentationBatches
 from hamburger.segmentation.task import SegmentationTask
 from hamburger.tasks import find_training, train
-from hamburger.training import checkpoint
+from hamburger.training import checkpoint, run_folder
 from hamburger.training.metrics_log import CheckpointSaved, Note, RunStarted, ScoresEvaluated, StepLogged
 from hamburger.training.trainer import Trainer
 
@@ -75,6 +78,84 @@ def test_resuming_a_finished_run_changes_nothing(finished):
     assert train(small(), run, accelerator="cpu", resume=True, on_event=events.append).values == result.values
     assert [type(event) for event in events] == [Note]
     assert {path: path.stat().st_mtime_ns for path in run.iterdir() if path.name != ".lock"} == before
+
+
+def read_only(monkeypatch):
+    """Refuse to open any file for writing, as on a CD or a snapshot."""
+    original = io.open
+
+    def refuse(file, mode="r", *args, **options):
+        if set(mode) & set("wax+"):
+            raise OSError(errno.EROFS, "Read-only file system", str(file))
+        return original(file, mode, *args, **options)
+
+    monkeypatch.setattr(io, "open", refuse)
+
+
+def test_a_finished_run_on_read_only_media_is_read(finished, tmp_path, monkeypatch):
+    run, _, result = finished
+    read_only(monkeypatch)
+    with pytest.raises(OSError, match="Read-only"):
+        train(small(), tmp_path / "run", accelerator="cpu")
+    assert train(small(), run, accelerator="cpu", resume=True).values == result.values
+    with pytest.raises(CheckpointError, match="another recipe"):
+        train(small("steps=13"), run, accelerator="cpu", resume=True)
+
+
+def test_resuming_nothing_raises(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for run in (tmp_path / "empty", tmp_path / "none"):
+        with pytest.raises(OptionError, match=r"holds no run to resume; check --run, or leave out --resume"):
+            train(small(), run, accelerator="cpu", resume=True)
+    assert not (tmp_path / "none").exists() and not list((tmp_path / "empty").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("how", "step"), [("removed", 5), ("removed", 12), ("emptied", 10), ("moved", 12), ("replaced", 5)]
+)
+def test_a_run_folder_that_vanishes_stops_the_run(how, step, tmp_path):
+    run = tmp_path / "run"
+
+    def vanish(event):
+        if not isinstance(event, StepLogged) or event.step != step:
+            return
+        if how == "moved":
+            run.rename(tmp_path / "elsewhere")
+            return
+        for path in run.iterdir():
+            path.unlink()
+        if how != "emptied":
+            run.rmdir()
+        if how == "replaced":  # by the folder of another run, which must not be mixed with this one
+            run.mkdir()
+            (run / ".lock").touch()
+
+    with pytest.raises(TrainingError, match=r"run was removed, moved or replaced during the run"):
+        train(small(), run, accelerator="cpu", on_event=vanish)
+    assert not run.exists() or {path.name for path in run.iterdir()} <= {".lock"}
+    if how == "moved":
+        train(small(), tmp_path / "elsewhere", accelerator="cpu", resume=True)
+
+
+def test_a_run_folder_removed_while_the_result_is_written_is_no_success(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+
+    def vanish(path, content):
+        shutil.rmtree(run)
+        write_durably(path, content)
+
+    def write(path, content, **options):
+        (vanish if path.name == "result.json" else write_durably)(path, content, **options)
+
+    monkeypatch.setattr(run_folder, "write_durably", write)
+    with pytest.raises(TrainingError, match="was removed"):
+        train(small(), run, accelerator="cpu")
+
+
+def test_temporary_files_of_a_killed_process_are_removed(tmp_path):
+    (tmp_path / ".last.ckpt.0123456789abcdef.partial").write_bytes(b"half")
+    train(small("steps=1", "optim.warmup=0"), tmp_path, accelerator="cpu")
+    assert not list(tmp_path.glob(".*.partial"))
 
 
 def test_existing_run_folder_raises(finished):
@@ -191,7 +272,7 @@ def test_full_disk_raises_and_keeps_the_last_checkpoint(finished, tmp_path, monk
     ):
         train(small(), run, accelerator="cpu")
     monkeypatch.undo()
-    assert not list(run.glob("*.partial")) and not list(run.glob(".*.partial"))
+    assert not list(run.glob(".*.partial"))
     assert checkpoint.load(run) is not None
     assert resumed(run) == reproducible_outputs(finished[0])
 

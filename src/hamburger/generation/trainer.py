@@ -215,7 +215,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         if not self.first:
             return
         self.check_weights()
-        path = self.folder.path / SAMPLES / f"step-{self.progress.step:08d}.png"
+        path = self.folder.to_write(SAMPLES) / f"step-{self.progress.step:08d}.png"
         write_png(path, draw_class_rows(self.sampling_generator))
         self.listen(SamplesDrawn(self.progress.step, path))
 
@@ -253,7 +253,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
             "step": self.progress.step,
             "averaged": self.average is not None,
         }
-        save_generator(self.folder.path / GENERATOR, self.sampling_generator, self.classes, extra)
+        save_generator(self.folder.to_write(GENERATOR), self.sampling_generator, self.classes, extra)
 
     def advice_after_divergence(self) -> str:
         return (

@@ -26,12 +26,11 @@ class LoadedCheckpoint(NamedTuple):
     notes: list[str]
 
 
-def save(folder: Path, state: dict[str, Any]) -> Path:
+def save(path: Path, state: dict[str, Any]) -> None:
     """Write `last.ckpt`. Whenever the process is killed or the disk full, it or `previous.ckpt` is complete."""
     content = io.BytesIO()  # in memory first: a state that cannot be stored must not replace the old file
     torch.save({"format": FORMAT, **state}, content)
-    write_durably(folder / LAST, content.getbuffer(), previous=folder / PREVIOUS)
-    return folder / LAST
+    write_durably(path, content.getbuffer(), previous=path.with_name(PREVIOUS))
 
 
 def load(folder: Path) -> LoadedCheckpoint | None:

@@ -83,13 +83,13 @@ Listener = Callable[[Event], object]
 
 
 class LossRecord:
-    """The loss terms of every step since the last line of the log, at most `capacity`, and the ids of their images.
+    """The loss terms of every step since the last line of the log, and the ids of their images.
 
     They stay on the device, so that recording them does not make a step wait for it.
     """
 
-    def __init__(self, capacity: int, device: torch.device) -> None:
-        self.capacity, self.device = capacity, device
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
         self.names: list[str] = []
         self.values = torch.empty(0, 0, device=device)  # steps terms
         self.steps: list[int] = []  # cleared with each line of the log
@@ -98,8 +98,10 @@ class LossRecord:
     def add(self, step: int, terms: Mapping[str, Tensor], ids: Sequence[str]) -> None:
         if list(terms) != self.names:
             self.names = list(terms)
-            self.values = torch.zeros(self.capacity, len(terms), device=self.device)
+            self.values = torch.zeros(64, len(terms), device=self.device)
             self.clear()
+        if len(self.steps) == len(self.values):
+            self.values = torch.cat([self.values, torch.zeros_like(self.values)])
         self.values[len(self.steps)] = torch.stack([value.detach().float() for value in terms.values()])
         self.steps.append(step)
         self.ids.append(list(ids))
@@ -117,7 +119,7 @@ class LossRecord:
     def load(self, state: Mapping[str, Any]) -> None:
         self.names, self.steps = list(state["names"]), list(state["steps"])
         self.ids = [[] for _ in self.steps]
-        self.values = torch.zeros(self.capacity, len(self.names), device=self.device)
+        self.values = torch.zeros(max(64, len(self.steps)), len(self.names), device=self.device)
         self.values[: len(self.steps)] = state["values"].to(self.device)
 
 

@@ -14,7 +14,7 @@ import torch
 from hamburger import distributed
 from hamburger.environment import describe_environment
 from hamburger.errors import CheckpointError, OptionError, TrainingError
-from hamburger.files import write_durably
+from hamburger.files import parse_json, read_text, remove_partial_files, write_durably
 from hamburger.kernels.dispatch import BACKEND_VARIABLE
 from hamburger.training import checkpoint
 from hamburger.training.metrics_log import ThroughputClock
@@ -62,37 +62,69 @@ class RunFolder:
         self._lock: IO[bytes] | None = None
 
     def claim(self, recipe: Training, *, resume: bool) -> None:
-        """Create and lock the folder; raise where it cannot be used for this run."""
+        """Create and lock the folder; raise where it cannot be used for this run. A finished run is only read."""
         if self.path.exists() and not self.path.is_dir():
             raise OptionError(f"train: --run {self.path} is a file; name a folder")
-        self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.path / LOCK).open("wb")
-        if not try_lock(self._lock):
-            self.release()
-            raise OptionError(f"train: another process is training in {self.path}; wait for it, or name another folder")
-        stored = self.path / RECIPE
-        if not resume and (stored.exists() or (self.path / checkpoint.LAST).exists()):
+        if resume and not self.holds_run():
+            raise OptionError(
+                f"train: {self.path} holds no run to resume; check --run, or leave out --resume to start a new run"
+            )
+        if not (resume and (self.path / RESULT).exists()):
+            self._lock_folder()
+        if not resume and self.holds_run():
             raise OptionError(
                 f"train: {self.path} already holds a run; continue it with --resume, or name another folder"
             )
-        if stored.exists():
-            try:
-                changed = differences(recipe, read_recipe(stored.read_text(), type(recipe)))
-            except OptionError as misfit:
-                raise CheckpointError(
-                    f"train: the run in {self.path} was started with a recipe of another kind than '{recipe.name}' "
-                    f"({misfit}); name another folder"
-                ) from None
-            if changed:
-                raise CheckpointError(
-                    f"train: the run in {self.path} was started with another recipe ({'; '.join(changed)}); "
-                    f"give the same settings to resume it, or name another folder"
-                )
+        if (self.path / RECIPE).exists():
+            self._compare_recipe(recipe)
+
+    def holds_run(self) -> bool:
+        return (self.path / RECIPE).exists() or (self.path / checkpoint.LAST).exists()
+
+    def _lock_folder(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.path / LOCK).open("ab")
+        if not try_lock(self._lock):
+            self.release()
+            raise OptionError(f"train: another process is training in {self.path}; wait for it, or name another folder")
+        remove_partial_files(self.path)
+
+    def _compare_recipe(self, recipe: Training) -> None:
+        """Raise where the run in the folder was started with another recipe."""
+        try:
+            changed = differences(recipe, read_recipe(read_text(self.path / RECIPE, "train"), type(recipe)))
+        except OptionError as misfit:
+            raise CheckpointError(
+                f"train: the run in {self.path} was started with a recipe of another kind than '{recipe.name}' "
+                f"({misfit}); name another folder"
+            ) from None
+        if changed:
+            raise CheckpointError(
+                f"train: the run in {self.path} was started with another recipe ({'; '.join(changed)}); "
+                f"give the same settings to resume it, or name another folder"
+            )
 
     def begin(self, recipe: Training) -> None:
         """Write recipe.json. Called after all checks, so that a mistyped option leaves no run behind."""
         if not (self.path / RECIPE).exists():
-            write_durably(self.path / RECIPE, to_json(recipe).encode())
+            write_durably(self.to_write(RECIPE), to_json(recipe).encode())
+
+    def to_write(self, name: str) -> Path:
+        """The path of a file that is about to be written; raise where the folder is no longer the one it was.
+
+        Writing would create the folder again, with half a run in it.
+        """
+        if self._lock is not None:
+            try:
+                same = os.path.samestat(os.fstat(self._lock.fileno()), (self.path / LOCK).stat())
+            except (FileNotFoundError, NotADirectoryError):
+                same = False
+            if not same:
+                raise TrainingError(
+                    f"train: {self.path} was removed, moved or replaced during the run, and what it held with it; "
+                    f"move it back and --resume, or start again in another folder"
+                )
+        return self.path / name
 
     def release(self) -> None:
         if self._lock is not None:
@@ -105,12 +137,13 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            return dict(json.loads(path.read_text()))
+            return dict(parse_json(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError):
             raise TrainingError(f"train: {path} cannot be read; remove it and --resume to write it again") from None
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        write_durably(self.path / RESULT, (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
+        write_durably(self.to_write(RESULT), (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
+        self.to_write(RESULT)  # raises where the folder was removed since the last look
 
     def angles(self) -> list[dict[str, Any]]:
         """The gradient comparisons in the metrics, each with its step."""
@@ -119,18 +152,18 @@ class RunFolder:
 
     def append(self, name: str, row: Mapping[str, Any]) -> None:
         """Add a row to the metrics or the timings."""
-        with (self.path / name).open("ab") as file:  # closed at once, so a killed run keeps its lines
+        with self.to_write(name).open("ab") as file:  # closed at once, so a killed run keeps its lines
             file.write((json.dumps(row, allow_nan=False) + "\n").encode())
 
     def sync_log(self) -> int:
         """Sync the metrics to disk; return their length in bytes, for the checkpoint."""
-        with (self.path / METRICS).open("ab") as file:
+        with self.to_write(METRICS).open("ab") as file:
             os.fsync(file.fileno())
             return file.tell()
 
     def cut_log(self, length: int) -> None:
         """Cut off the metrics of steps after the checkpoint, which will be made again."""
-        with (self.path / METRICS).open("ab") as file:
+        with self.to_write(METRICS).open("ab") as file:
             if file.tell() > length:
                 file.truncate(length)
                 os.fsync(file.fileno())

@@ -8,6 +8,7 @@ import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -58,7 +59,7 @@ class Run(ABC, Generic[R, P]):
     ) -> None:
         self.recipe, self.accelerator, self.device = recipe, accelerator, accelerator.device
         self.folder, self.stop, self.listen, self.progress = folder, stop, listen, progress
-        self.record = LossRecord(recipe.log_every, self.device)
+        self.record = LossRecord(self.device)
         self.clock = ThroughputClock()
         self.first = distributed.rank() == 0
         self.board: SummaryWriter | None = None
@@ -116,7 +117,7 @@ class Run(ABC, Generic[R, P]):
             from torch.utils.tensorboard import SummaryWriter
 
             # purge_step hides what an interrupted run wrote after its last checkpoint
-            self.board = SummaryWriter(str(self.folder.path / "tensorboard"), purge_step=self.progress.step + 1)
+            self.board = SummaryWriter(str(self.folder.to_write("tensorboard")), purge_step=self.progress.step + 1)
         try:
             self.steps()
         except (DataError, OSError) as error:
@@ -253,7 +254,9 @@ class Run(ABC, Generic[R, P]):
             **self.state(),
         }
         if self.first:
-            path = checkpoint.save(self.folder.path, {**state, "metrics": self.folder.sync_log()})
+            state["metrics"] = self.folder.sync_log()
+            path = self.folder.to_write(checkpoint.LAST)
+            checkpoint.save(path, state)
             self.saved = self.progress.step
             self.keep()  # after the checkpoint: if the run is killed in between, resuming writes them again
             self.listen(CheckpointSaved(self.progress.step, path))
@@ -324,8 +327,8 @@ class Run(ABC, Generic[R, P]):
     def _stopped(self, error: Exception) -> str:
         """The message for failing files. A single process first saves the last complete step if it can."""
         reason = str(error)
-        if isinstance(error, OSError) and error.errno in DISK_FULL:  # the error of a failed write names no path
-            reason = f"the disk of {self.folder.path} is full ({error.strerror}); free some space"
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
+            reason = describe_full_disk(self.folder.path, error)
         message = f"train: stopped at step {self.progress.step} of {self.recipe.steps}: {reason}"
         if isinstance(error, DataError) and distributed.world_size() == 1 and self.progress.step != self.saved:
             with suppress(OSError, TrainingError):
@@ -338,6 +341,13 @@ class Run(ABC, Generic[R, P]):
             return "no checkpoint had been written yet"
         path = self.folder.path / checkpoint.LAST
         return f"the last checkpoint is {path}, of step {self.saved}: continue with --resume"
+
+
+def describe_full_disk(folder: Path, error: OSError) -> str:
+    """What happened and what to do; the error of a failed write names no path."""
+    if error.errno == errno.EFBIG:
+        return f"a file in {folder} exceeds the size limit of the system ({error.strerror}); raise it (ulimit -f)"
+    return f"the disk of {folder} is full ({error.strerror}); free some space"
 
 
 def is_lost_peer(error: RuntimeError) -> bool:

@@ -11,11 +11,12 @@ import torch
 import torch.distributed
 
 from hamburger import distributed
+from hamburger.errors import TrainingError
 from hamburger.training.accelerator import Accelerator, is_rank_zero
 from hamburger.training.metrics_log import Listener, Note, RunStarted
 from hamburger.training.recipe import SupervisedTraining, Training
 from hamburger.training.run_folder import Result, RunFolder, measurements
-from hamburger.training.run_lifecycle import Run, StopSignal
+from hamburger.training.run_lifecycle import DISK_FULL, Run, StopSignal, describe_full_disk
 from hamburger.training.task import Task
 from hamburger.training.trainer import Trainer
 
@@ -99,9 +100,12 @@ def open_folder(recipe: Training, run: Path | str, accelerator: Accelerator, *, 
         yield folder
         if distributed.world_size() > 1:
             torch.distributed.destroy_process_group()  # or what this process does next would wait for the others
-    except BaseException:
+    except BaseException as error:
         accelerator.kill_processes()
-        raise
+        if not (isinstance(error, OSError) and error.errno in DISK_FULL):
+            raise
+        then = "continue with --resume" if folder.holds_run() else "start again"
+        raise TrainingError(f"train: {describe_full_disk(folder.path, error)}, then {then}") from error
     finally:
         folder.release()
 

@@ -158,7 +158,7 @@ class Trainer(Run[S, ScoredProgress]):
         if progress.evaluated == progress.step == progress.best_step:
             extra = {**self.info.extra, "step": progress.step, self.task.score.name: progress.best}
             info = replace(self.info, extra=extra)
-            self.task.save(self.folder.path / BEST, self.net, info, durable=not self.light)
+            self.task.save(self.folder.to_write(BEST), self.net, info, durable=not self.light)
 
     def data_digest(self) -> str:
         return str(self.data.digest())
