@@ -58,6 +58,10 @@ class ImplicitGradientError(HamburgerError, ArithmeticError):
         self.findings = findings or {}
 
 
+class RecomputationError(HamburgerError, RuntimeError):
+    """Gradient checkpointing of a layer whose state at the first pass is no longer known."""
+
+
 class ExportError(HamburgerError, RuntimeError):
     """A network that cannot be exported, or an exported graph whose outputs differ from the network's."""
 

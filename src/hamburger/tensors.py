@@ -1,4 +1,4 @@
-"""Checks of input tensors, whether a graph is exported, and precision: autocast, and float32 for halves."""
+"""Checks of input tensors, precision (autocast, float32 for halves), and who calls: an exporter or a backward pass."""
 
 from __future__ import annotations
 
@@ -134,3 +134,11 @@ def is_exporting() -> bool:
     """
     torch_exports = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
     return torch.onnx.is_in_onnx_export() or torch_exports()
+
+
+def is_recomputing() -> bool:
+    """Whether a backward pass calls this forward pass. Compiled calls cannot know."""
+    if torch.compiler.is_compiling():
+        return False
+    find_backward_pass = getattr(torch._C, "_current_graph_task_id", None)
+    return find_backward_pass is not None and find_backward_pass() != -1

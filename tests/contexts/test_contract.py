@@ -8,6 +8,7 @@ import pytest
 import torch
 from tolerances import assert_close, relative_error
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import hamburger as hb
 
@@ -138,3 +139,18 @@ def test_channels_last_gives_the_same_values(name):
 def test_unknown_option_suggests_the_nearest(name):
     with pytest.raises(TypeError, match="has no option 'chanels'"):
         hb.create_context(name, channels=CHANNELS, chanels=3)
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
+def test_gradient_checkpointing_changes_nothing(name, reentrant):
+    found = []
+    for checkpointed in (False, True):
+        layer = build(name).train()
+        for _ in range(2):
+            z = torch.linspace(-3, 3, 2 * CHANNELS * 63).cos().view(2, CHANNELS, 9, 7).requires_grad_()
+            y = checkpoint(layer, z, use_reentrant=reentrant) if checkpointed else layer(z)
+            (y * torch.linspace(0, 9, y.numel()).sin().view(y.shape)).sum().backward()
+        trained = [p.grad for p in layer.parameters() if p.requires_grad]
+        found.append([y.detach(), z.grad, *trained, *(b.double() for b in layer.buffers())])
+    for ours, expected in zip(*found, strict=True):
+        assert_close(ours, expected)

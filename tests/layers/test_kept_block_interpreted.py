@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 
 import pytest
 import torch
@@ -82,6 +83,20 @@ def test_backward_twice_and_under_checkpointing(name, kept):
     z = x.clone().requires_grad_()
     again = torch.utils.checkpoint.checkpoint(layer, z, use_reentrant=False)
     assert_close(gradient(again, z), first.double())
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
+def test_checkpointing_leaves_statistics_and_dictionary_as_without(reentrant):
+    found, (start, _) = [], pair("nmf", init="online")
+    for checkpointed in (False, True):
+        layer = copy.deepcopy(start).train()
+        for shift in range(2):
+            z = torch.linspace(-9, 9, 2 * 24 * 42).add(shift).sin().view(2, 24, 6, 7).requires_grad_()
+            y = torch.utils.checkpoint.checkpoint(layer, z, use_reentrant=reentrant) if checkpointed else layer(z)
+            y.square().sum().backward()
+        found.append([y.detach(), z.grad, *(b.float() for b in layer.buffers())])
+    for ours, expected in zip(*found, strict=True):
+        assert_close(ours, expected.double())
 
 
 @pytest.mark.parametrize("name, kept", WAYS, indirect=["kept"])

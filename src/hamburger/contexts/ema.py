@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from hamburger.contexts.common import check_map, check_sizes, contexts, conv, conv_norm_relu
 from hamburger.errors import check_flag, check_positive, check_seed
-from hamburger.tensors import full_precision, widen
+from hamburger.layers.recompute import RecentBases
+from hamburger.tensors import full_precision, is_recomputing, widen
 
 EPS = 1e-6
 
@@ -62,13 +63,14 @@ class EMAU(nn.Module):
         # the columns are scaled to length 1, so the spread of the draw does not matter
         drawn = torch.randn(1, channels, rank, generator=torch.Generator().manual_seed(seed))
         self.register_buffer("bases", normalise_columns(drawn))
+        self._recent = RecentBases()
 
     def forward(self, x: Tensor) -> Tensor:
         check_map("EMAU", x, self.channels)
         with torch.no_grad():
             features = self.lower(x)
             reconstruction, bases = self.attend(features.flatten(2))
-            if self.training:
+            if self.training and not is_recomputing():
                 self._update(bases)
         y = self.upper(torch.relu(reconstruction).unflatten(2, x.shape[2:]).to(features.dtype))
         return torch.relu(x + y)
@@ -76,7 +78,8 @@ class EMAU(nn.Module):
     def attend(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Return mu Z^T and mu.   b c n   ->   b c n,  b c r"""
         wide = widen(features)
-        bases = self.bases.to(wide.dtype).expand(wide.shape[0], -1, -1)
+        first = self._recent.select("EMAU", self.bases, wide) if self.training else self.bases
+        bases = first.to(wide.dtype).expand(wide.shape[0], -1, -1)
         # float32 under autocast: weights of 1 / n are below what float16 can hold
         with full_precision(wide.device.type):
             for _ in range(self.steps):

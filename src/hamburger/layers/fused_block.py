@@ -198,9 +198,10 @@ def train(block: FusedBlock, x: Tensor, *, rectify: bool) -> Tensor:
 
     parts, plan = block
     norm, (initial, unit) = parts.norm, _initial_bases(parts, x, raw=True)
-    tracked = norm._buffers["num_batches_tracked"]
-    state = BatchNormState(_batch_norm_parameters(norm), norm.momentum, tracked)  # type: ignore[arg-type]
-    y, bases = block_training.train_block(x, parts.weights, initial, plan, state, rectify=rectify, unit=unit)
+    with norms.keep_buffers(norm):
+        tracked = norm._buffers["num_batches_tracked"]
+        state = BatchNormState(_batch_norm_parameters(norm), norm.momentum, tracked)  # type: ignore[arg-type]
+        y, bases = block_training.train_block(x, parts.weights, initial, plan, state, rectify=rectify, unit=unit)
     _update_dictionary(parts, bases)
     return y
 
@@ -223,9 +224,10 @@ def _initial_bases(parts: BlockParts, x: Tensor, *, raw: bool = False) -> tuple[
     if dictionary.init == "learned":
         with torch.no_grad():
             return dictionary(x).float().contiguous(), False
-    bases = dictionary.bases
     if dictionary.init != "random" or not dictionary.training:
-        return bases.float().contiguous(), False  # usually no copy: one dictionary for all samples
+        # usually no copy: one dictionary for all samples
+        return dictionary.stored(x.flatten(2)).float().contiguous(), False
+    bases = dictionary.bases
     draw = ham.ham.sample if raw else ham.ham.draw
     like = bases if bases.dtype == torch.float32 else bases.new_empty(0, dtype=torch.float32)
     bases = distributed.draw_for_global_batch(lambda rows: draw(rows, ham.dim, like=like), x.shape[0])

@@ -13,8 +13,9 @@ from hamburger.errors import OptionError, ShapeError, check_choice, check_count,
 from hamburger.hams.base import Ham, weyl_multipliers, weyl_uniform
 from hamburger.hams.decompose import BPTT, Gradient, as_gradient, as_ham, bptt, one_step, run
 from hamburger.kernels.dispatch import BACKENDS
+from hamburger.layers.recompute import RecentBases
 from hamburger.linalg import normalize_columns
-from hamburger.tensors import HALF, autocast_dtype, full_precision, widen
+from hamburger.tensors import HALF, autocast_dtype, full_precision, is_recomputing, widen
 
 AXES = ("spatial", "channel")
 INITS = ("random", "fixed", "learned", "online")  # the four initialisations of the paper's Table 8
@@ -145,7 +146,8 @@ class Dictionary(nn.Module):
     - "random": drawn for every sample in training; the stored one in evaluation.
     - "fixed": always the stored one.
     - "learned": a parameter, which only back-propagation through all steps can train.
-    - "online": a running average of the final bases of the training batches, over all processes.
+    - "online": a running average of the final bases of the training batches, over all processes. A recomputation by
+      gradient checkpointing starts from the bases of the first pass and does not count as a further batch.
     """
 
     bases: Tensor
@@ -161,19 +163,26 @@ class Dictionary(nn.Module):
             self.bases = nn.Parameter(bases)
         else:
             self.register_buffer("bases", bases)
+        self._recent = RecentBases()
 
     def forward(self, x: Tensor) -> Tensor | None:
         """Bases for x ((b s) d n), or None where `decompose` draws them."""
         if self.init == "random" and self.training:
             return None
         # an optimiser may learn negative entries; NMF has to start from non-negative bases
-        bases = self.bases.abs() if self.init == "learned" and self.nonnegative else self.bases
+        bases = self.bases.abs() if self.init == "learned" and self.nonnegative else self.stored(x)
         return bases.repeat(x.shape[0] // self.heads, 1, 1)
+
+    def stored(self, x: Tensor) -> Tensor:
+        """The stored bases; in a recomputation those that the first pass on x (b d n) started from.   ->   s d r"""
+        if self.init != "online" or not self.training:
+            return self.bases
+        return self._recent.select("Hamburger", self.bases, x)
 
     @torch.no_grad()
     def update(self, bases: Tensor) -> None:
         """Move an online dictionary towards the mean of these bases ((b s) d r). Does nothing in evaluation."""
-        if self.init != "online" or not self.training:
+        if self.init != "online" or not self.training or is_recomputing():
             return
         per_sample = bases.detach().unflatten(0, (-1, self.heads))  # b s d r
         total, count = per_sample.sum(0), bases.new_tensor(float(per_sample.shape[0]))

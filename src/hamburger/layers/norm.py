@@ -1,8 +1,13 @@
-"""The norm of a burger; batch norm and dropout whose results do not depend on how the batch is split over ranks."""
+"""The norm of a burger; batch norm and dropout whose results do not depend on how the batch is split over ranks.
+
+Gradient checkpointing leaves the running statistics of these norms as they are without it; torch's own norms update
+theirs once more in the recomputation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal, get_args
 
 import torch
@@ -13,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hamburger import distributed
 from hamburger.distributed import draw_for_global_batch
 from hamburger.errors import InputError, OptionError, check_choice, check_positive
-from hamburger.tensors import widen
+from hamburger.tensors import is_recomputing, widen
 
 Norm = Literal["batch", "group", "none"]
 NORMS = get_args(Norm)
@@ -27,12 +32,29 @@ def normalise_single_value(norm: _BatchNorm, x: Tensor) -> Tensor | None:
     return None
 
 
+def keep_buffers(module: nn.Module) -> AbstractContextManager[None]:
+    """Context manager: in a recomputation, let the module update copies of its own buffers, which are then dropped."""
+    return _update_copies(module) if is_recomputing() else nullcontext()
+
+
+@contextmanager
+def _update_copies(module: nn.Module) -> Iterator[None]:
+    # copies, not a second write: autograd would report the buffers as modified in place
+    kept = dict(module._buffers)
+    module._buffers.update({name: None if buffer is None else buffer.clone() for name, buffer in kept.items()})
+    try:
+        yield
+    finally:
+        module._buffers.update(kept)
+
+
 class BatchNorm1d(nn.BatchNorm1d):
     """Batch norm on b c n that accepts a single value per channel in training."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = normalise_single_value(self, x)
-        return super().forward(x) if y is None else y
+        with keep_buffers(self):
+            return super().forward(x) if y is None else y
 
 
 class BatchNorm2d(nn.BatchNorm2d):
@@ -40,7 +62,8 @@ class BatchNorm2d(nn.BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         y = normalise_single_value(self, x)
-        return super().forward(x) if y is None else y
+        with keep_buffers(self):
+            return super().forward(x) if y is None else y
 
 
 def make_norm(norm: Norm | Callable[[int], nn.Module], channels: int, momentum: float) -> nn.Module:
@@ -80,9 +103,10 @@ class SyncBatchNorm(_BatchNorm):
         y = normalise_single_value(self, input) if alone else None
         if y is not None:
             return y
-        if alone or not self.training or input.is_cuda:
-            return nn.SyncBatchNorm.forward(self, input)  # type: ignore[arg-type]
-        return self._normalise_over_ranks(input)
+        with keep_buffers(self):
+            if alone or not self.training or input.is_cuda:
+                return nn.SyncBatchNorm.forward(self, input)  # type: ignore[arg-type]
+            return self._normalise_over_ranks(input)
 
     def _normalise_over_ranks(self, x: Tensor) -> Tensor:
         wide = widen(x).transpose(0, 1).flatten(1)  # c n
