@@ -20,7 +20,7 @@ from hamburger.contexts import list_contexts
 from hamburger.errors import InputError, OptionError, UnknownNameError, did_you_mean
 from hamburger.files import check_writable, read_json_lines, write_atomically, write_json_lines
 from hamburger.generation.evaluate import Distances, MeasureSettings, measure_generator, measure_real
-from hamburger.generation.metrics.extractors import NetworkExtractor, file_digest
+from hamburger.generation.metrics.extractors import NetworkExtractor, create_extractor, file_digest
 from hamburger.generation.networks.contexts import gan_contexts
 from hamburger.generation.recipe import GanRecipe, check_gan_recipe
 from hamburger.generation.sampling import sample
@@ -60,6 +60,17 @@ class GanCell(Cell):
 
     def row(self, result: dict[str, Any]) -> dict[str, Any]:
         return {**super().row(result), "recipe_hash": digest(self.resolved())}
+
+
+def open_extractor(name: str, weights: Path | None, size: int | None) -> NetworkExtractor:
+    """The extractor "efficientnet-lite0", or one of `create_extractor`."""
+    if name != "efficientnet-lite0":
+        return create_extractor(name, weights, size=size)
+    if weights is None or not weights.is_file():
+        raise OptionError(f"gan grid: --extractor {name} needs the file of its weights (got --weights {weights})")
+    from hamburger_lab.efficientnet import efficientnet_lite0
+
+    return efficientnet_lite0(weights, size=size or 224)
 
 
 def check_data(grid: Sequence[Cell], out: Path, digest: str) -> None:
@@ -106,7 +117,7 @@ def run_measured_grid(
     images = load_images(source, note=print_note)  # before any training, to report problems with the data at once
     check_grid(planned, out, call="gan grid")
     check_data(planned, out, images.digest)
-    compared = min(measure.choice, measure.samples, len(images))
+    compared = min(measure.compared, measure.samples, len(images))
     # parallel runs slow each other down, so times need the number of jobs
     about = {"data": images.name, "split": images.split, "data_sha256": images.digest, "jobs": jobs}
     measured = {**about, "extractor": extractor.label, "fake_images": measure.samples, "compared_images": compared}

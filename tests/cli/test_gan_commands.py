@@ -57,7 +57,7 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
     status, out, err = ham("gan", "sample", run, "--out", tmp_path / "made", "--count", 2)
     assert status == 0 and "note: classes.png has the first 2 of 4 classes; --classes selects others" in err
     assert len(list((tmp_path / "made" / "images").iterdir())) == 2
-    words = ("--extractor", "my_means:Means", "--size", 8, "--samples", 20, "--choice", 16, "--device", "cpu")
+    words = ("--extractor", "my_means:Means", "--size", 8, "--samples", 20, "--compared", 16, "--device", "cpu")
     status, out, err = ham("gan", "fid", run, *words, "--json", tmp_path / "fid.json")
     assert status == 0, err
     assert out.startswith("frechet[Means@8]") and "FID" not in out

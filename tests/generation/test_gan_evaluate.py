@@ -39,7 +39,7 @@ def means():
 def test_distances_match_those_of_the_features(run, means, tmp_path):
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
-    measure = MeasureSettings(samples=30, choice=20, subsets=4, batch=7)
+    measure = MeasureSettings(samples=30, compared=20, subsets=4, batch=7)
     real = measure_real(images, means, measure, device=CPU, cache=tmp_path)
     found = measure_generator(generator, real, means, measure, device=CPU)
     from hamburger.generation.sampling import sample
@@ -65,7 +65,7 @@ def test_distances_match_those_of_the_features(run, means, tmp_path):
 def test_features_of_another_version_are_computed_again(means, tmp_path):
     """The label has a hash of the weights; what a module computes from them may change under the same label."""
     images = load_images(open_source("figures", "train", size=16, length=40))
-    measure = MeasureSettings(samples=16, choice=20)
+    measure = MeasureSettings(samples=16, compared=20)
     before = measure_real(images, means, measure, device=CPU, cache=tmp_path)
 
     class Changed(Means):
@@ -84,7 +84,7 @@ def test_features_of_another_version_are_computed_again(means, tmp_path):
         assert torch.equal(again.gaussian.covariance, first.gaussian.covariance)
     files = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statistics-*")}
     measure_real(
-        images, changed, MeasureSettings(samples=16, choice=9), device=CPU, cache=tmp_path
+        images, changed, MeasureSettings(samples=16, compared=9), device=CPU, cache=tmp_path
     )  # features of fewer images
     assert files == {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("statistics-*")}
 
@@ -122,13 +122,13 @@ def test_an_unwritable_cache_is_reported_before_the_work(means, tmp_path):
         )
 
 
-def test_fewer_samples_than_the_choice_still_compare_all_classes(run, means, tmp_path):
+def test_fewer_samples_than_compared_still_compare_all_classes(run, means, tmp_path):
     """Images in folders are sorted by class: the first ones would be of the first classes only."""
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
     by_class = np.argsort(images.labels, kind="stable")
     images = dataclasses.replace(images, images=images.images[by_class], labels=images.labels[by_class])
-    measure = MeasureSettings(samples=16, choice=40, subsets=4)
+    measure = MeasureSettings(samples=16, compared=40, subsets=4)
     real = measure_real(images, means, measure, device=CPU, cache=tmp_path)
     assert len(real.features) == 16
     everything = means(torch.from_numpy(np.array(images.images)))
@@ -136,7 +136,7 @@ def test_fewer_samples_than_the_choice_still_compare_all_classes(run, means, tmp
     assert len({int(images.labels[place]) for place in places}) > 2
     measure_generator(generator, real, means, measure, device=CPU)
     with pytest.raises(OptionError, match="hold features of 16 images"):
-        measure_generator(generator, real, means, MeasureSettings(samples=14, choice=40, subsets=4), device=CPU)
+        measure_generator(generator, real, means, MeasureSettings(samples=14, compared=40, subsets=4), device=CPU)
 
 
 def test_too_few_real_images_are_reported_before_the_work(means, tmp_path):
@@ -155,7 +155,7 @@ def test_too_few_real_images_are_reported_before_the_work(means, tmp_path):
 def test_nan_images_are_not_measured(run, means, tmp_path):
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
-    measure = MeasureSettings(samples=16, choice=8, subsets=2)
+    measure = MeasureSettings(samples=16, compared=8, subsets=2)
     real = measure_real(images, means, measure, device=CPU, cache=tmp_path)
     torch.nn.init.constant_(generator.out.bias, math.nan)
     with pytest.raises(InputError, match="NaN"):

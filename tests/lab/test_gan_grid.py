@@ -55,7 +55,7 @@ def test_variants_differ_only_in_their_context():
 def test_rows_are_appended_and_newer_ones_replace_older_ones(run, means, tmp_path):
     generator, _, _ = open_generator(run)
     images = load_images(open_source("figures", "train", size=16, length=40))
-    measure = MeasureSettings(samples=20, choice=10, subsets=2)
+    measure = MeasureSettings(samples=20, compared=10, subsets=2)
     real = measure_real(images, means, measure, device=CPU, cache=tmp_path)
     found = measure_generator(generator, real, means, measure, device=CPU)
     trained = {"recipe": "figures", "context": "hamgan", "seed": 0, "steps": 3, "batch": 4, "precision": "bf16"}

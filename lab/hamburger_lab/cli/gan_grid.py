@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hamburger.cli.gan import Choice, Extractor, Samples, Size, Weights
+from hamburger.cli.gan import Compared, Samples, Size, Weights
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,11 +25,13 @@ def grid(
         list[str] | None, typer.Option("--set", help="override a field, such as steps=500; may be repeated")
     ] = None,
     jobs: Annotated[int, typer.Option(help="number of runs at the same time")] = 1,
-    extractor: Extractor = "inception",
+    extractor: Annotated[
+        str, typer.Option(help="inception, torch-fidelity, efficientnet-lite0, or package.module:function")
+    ] = "inception",
     weights: Weights = None,
     size: Size = None,
     samples: Samples = 50_000,
-    choice: Choice = 10_000,
+    compared: Compared = 10_000,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda, for the distances")] = "auto",
     json: Annotated[
         Path | None, typer.Option(help="append the rows to this file; default: results/gan_DATA_HARDWARE.jsonl")
@@ -40,14 +42,13 @@ def grid(
 
     from hamburger.cli.output import parse_ints, parse_names
     from hamburger.generation.evaluate import MeasureSettings
-    from hamburger.generation.metrics.extractors import create_extractor
     from hamburger.tasks.sweep import cells
     from hamburger.training.accelerator import pick_device
-    from hamburger_lab.gan_grid import GanCell, gan_variants, run_measured_grid
+    from hamburger_lab.gan_grid import GanCell, gan_variants, open_extractor, run_measured_grid
 
     on = pick_device(device)
-    network = create_extractor(extractor, weights, size=size)
-    measure = MeasureSettings(samples=samples, choice=choice)
+    network = open_extractor(extractor, weights, size)
+    measure = MeasureSettings(samples=samples, compared=compared)
     variants, seed_list = gan_variants(parse_names(contexts)), parse_ints(seeds, "gan grid", "seeds")
     planned = cells(recipe, variants, seed_list, settings or (), cell_class=GanCell, call="gan grid")
     rows = run_measured_grid(

@@ -13,13 +13,11 @@ from hamburger.cli.output import DataFolder, Device, Devices, Nodes, Resume, Run
 
 app = typer.Typer(help="Generate images with HamGAN, SNGAN, SAGAN and YLG.", no_args_is_help=True)
 
-Extractor = Annotated[
-    str, typer.Option(help="inception, torch-fidelity, efficientnet-lite0, or package.module:function")
-]
+Extractor = Annotated[str, typer.Option(help="inception, torch-fidelity, or package.module:function")]
 Weights = Annotated[Path | None, typer.Option(help="the extractor's weights")]
 Size = Annotated[int | None, typer.Option(help="input size of the extractor in pixels; default: its own")]
 Samples = Annotated[int, typer.Option(help="images to generate")]
-Choice = Annotated[int, typer.Option(help="images of each set for kernel distance, precision and recall")]
+Compared = Annotated[int, typer.Option(help="images of each set for kernel distance, precision and recall")]
 Truncation = Annotated[float | None, typer.Option(help="largest absolute value in a latent; default: no limit")]
 TrainedRun = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or its generator.safetensors")]
 
@@ -113,16 +111,13 @@ def fid(
     extractor: Extractor = "inception",
     weights: Weights = None,
     samples: Samples = 50_000,
-    choice: Choice = 10_000,
+    compared: Compared = 10_000,
     split: Annotated[str | None, typer.Option(help="split of the real images; default: that of the training")] = None,
     resizer: Annotated[
         str | None,
         typer.Option(help="bilinear-antialias (default), bilinear or bilinear-tf1; not for torch-fidelity"),
     ] = None,
     size: Size = None,
-    other_weights: Annotated[
-        bool, typer.Option("--other-weights", help="allow other weights of inception; the result is not called FID")
-    ] = False,
     truncation: Truncation = None,
     seed: Annotated[int, typer.Option(help="seed of the generated images")] = 0,
     batch: Annotated[int, typer.Option(help="batch size")] = 256,
@@ -141,7 +136,7 @@ def fid(
     from hamburger.generation.weights import open_generator
     from hamburger.training.accelerator import pick_device
 
-    measure = MeasureSettings(samples=samples, choice=choice, seed=seed, truncation=truncation, batch=batch)
+    measure = MeasureSettings(samples=samples, compared=compared, seed=seed, truncation=truncation, batch=batch)
     if json is not None:
         check_writable(json)
     on = pick_device(device)
@@ -151,7 +146,7 @@ def fid(
             f"gan fid: {path} does not say which images it was trained on, unlike files of `ham gan train`; use "
             f"hamburger.generation.evaluate.measure_generator in Python instead"
         )
-    network = create_extractor(extractor, weights, resizer=resizer, size=size, other_weights=other_weights)
+    network = create_extractor(extractor, weights, resizer=resizer, size=size)
     source = open_source(
         str(info.extra["data"]),
         split or str(info.extra["split"]),
@@ -174,7 +169,7 @@ def fid(
             "samples_seed": seed,
             "truncation": truncation,
             **distances.row(),
-            "compared_images": min(choice, samples, len(images)),
+            "compared_images": min(compared, samples, len(images)),
             **describe_environment(on.type),
         }
         write_atomically(json, (json_format.dumps(values) + "\n").encode())

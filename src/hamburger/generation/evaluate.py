@@ -35,16 +35,17 @@ from hamburger.generation.sampling import samples
 from hamburger.generation.visualize import to_bytes
 from hamburger.training.loader import Integers, KeyedRng
 
-CHOICE_SEED = 0  # selects the real images whose features are cached: always the same ones
+COMPARED_SEED = 0  # selects the real images whose features are cached: always the same ones
 Progress = Callable[[str, int], object]  # receives what is being processed, and how many more images of it are done
 
 
 @dataclass(frozen=True)
 class MeasureSettings:
-    """`samples` images are generated from `seed`; kernel distance, precision and recall take `choice` of each set."""
+    """`samples` images are generated from `seed`; kernel distance, precision and recall compare
+    `compared` of each set."""
 
     samples: int = 50_000
-    choice: int = 10_000
+    compared: int = 10_000
     subsets: int = 100
     subset_size: int = 1_000
     neighbours: int = 3
@@ -53,16 +54,16 @@ class MeasureSettings:
     batch: int = 256
 
     def __post_init__(self) -> None:
-        for name, least in (("samples", 2), ("choice", 2), ("subsets", 2), ("subset_size", 2), ("neighbours", 1)):
+        for name, least in (("samples", 2), ("compared", 2), ("subsets", 2), ("subset_size", 2), ("neighbours", 1)):
             check_count("gan fid", name, getattr(self, name), least=least)
         check_count("gan fid", "batch", self.batch, least=1)
         check_seed("gan fid", self.seed)
         if self.truncation is not None:
             check_positive("gan fid", "truncation", self.truncation)
-        if min(self.choice, self.samples) <= self.neighbours:
+        if min(self.compared, self.samples) <= self.neighbours:
             raise OptionError(
-                f"gan fid: {min(self.choice, self.samples)} images are too few for {self.neighbours} neighbours; "
-                f"raise samples and choice"
+                f"gan fid: {min(self.compared, self.samples)} images are too few for {self.neighbours} neighbours; "
+                f"raise samples and compared"
             )
 
 
@@ -139,8 +140,8 @@ def measure_real(
         )
     extractor.to(device)
     # as many as will be compared, at random: the first of a set sorted by class would be of a few classes only
-    count = min(measure.choice, measure.samples, len(images))
-    chosen = np.sort(KeyedRng(CHOICE_SEED, len(images)).shuffled(len(images))[:count])
+    count = min(measure.compared, measure.samples, len(images))
+    chosen = np.sort(KeyedRng(COMPARED_SEED, len(images)).shuffled(len(images))[:count])
 
     def batches(indices: Integers) -> Iterator[Tensor]:
         for first in range(0, len(indices), measure.batch):
@@ -166,7 +167,7 @@ def measure_real(
         folder = cache or find_cache_folder().parent / "statistics"
         key = {"data": images.digest, "size": images.size, "extractor": extractor.label, "version": extractor.version}
         statistics = cached_tensors(folder, "statistics", key, compute_statistics)
-        features = cached_tensors(folder, "features", {**key, "count": count, "seed": CHOICE_SEED}, compute_features)
+        features = cached_tensors(folder, "features", {**key, "count": count, "seed": COMPARED_SEED}, compute_features)
     gaussian = Gaussian(int(statistics["count"]), statistics["mean"], statistics["covariance"])
     return RealStatistics(gaussian, features["features"], images.size)
 
@@ -197,7 +198,7 @@ def measure_generator(
             progress("generated images", len(images))
             yield to_bytes(images)
 
-    gaussian, fake_features = collect_features(made(), extractor, keep=min(measure.choice, measure.samples))
+    gaussian, fake_features = collect_features(made(), extractor, keep=min(measure.compared, measure.samples))
     real_features = real.features.to(device)
     fewest = min(len(fake_features), len(real_features))
     if len(real_features) > fewest:

@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gaussians import fit_gaussian
-from paths import SHARED
 from tolerances import assert_close
 from torch import nn
 
@@ -22,16 +21,13 @@ from hamburger.generation.metrics.extractors import (
     OFFICIAL_SHA256,
     RESIZERS,
     distance_name,
-    efficientnet_lite0,
     fid_inception,
+    file_digest,
     module_extractor,
     resize,
     state_digest,
 )
-from hamburger.generation.metrics.networks import EfficientNetLite0, FidInception
-
-LITE0 = SHARED / "data" / "weights" / "efficientnet_lite0_imagenet_fp16.safetensors"
-needs_lite0 = pytest.mark.skipif(not LITE0.is_file(), reason="the weights of EfficientNet-Lite0 are not available")
+from hamburger.generation.metrics.networks import FidInception
 
 
 def images(b=4, size=16):
@@ -112,14 +108,15 @@ def test_hash_of_the_official_weights():
     assert OFFICIAL_SHA256 == "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 
 
-def test_other_weights_are_refused_or_labelled(inception_file):
+def test_other_weights_are_refused(inception_file):
     with pytest.raises(CheckpointError, match="6726825d0af5f729"):
         fid_inception(inception_file)
-    other = fid_inception(inception_file, other_weights=True)
-    digest = hashlib.sha256(inception_file.read_bytes()).hexdigest()
-    assert other.label == f"fid_inception-other-weights@299 bilinear-antialias sha256:{digest[:16]}"
-    assert distance_name(other.label) == "frechet[fid_inception-other-weights@299]"
-    assert "FID" not in distance_name(other.label)
+
+
+def open_inception(path, monkeypatch):
+    """The extractor of these weights, as if they were the official ones."""
+    monkeypatch.setattr(extractors, "OFFICIAL_SHA256", file_digest(path))
+    return fid_inception(path)
 
 
 def test_only_the_official_weights_are_called_fid(inception_file, monkeypatch):
@@ -138,33 +135,33 @@ def test_only_the_official_weights_are_called_fid(inception_file, monkeypatch):
     assert distance_name(official.label) != "FID"
 
 
-def test_weights_from_safetensors(inception_file, tmp_path):
+def test_weights_from_safetensors(inception_file, tmp_path, monkeypatch):
     save = pytest.importorskip("safetensors.torch").save_file
     state = torch.load(inception_file, weights_only=True)
     save(state, tmp_path / "w.safetensors")
-    a = fid_inception(inception_file, other_weights=True)
-    b = fid_inception(tmp_path / "w.safetensors", other_weights=True)
+    a = open_inception(inception_file, monkeypatch)
+    b = open_inception(tmp_path / "w.safetensors", monkeypatch)
     assert a.label != b.label
     assert all(torch.equal(v, b.network.state_dict()[k]) for k, v in a.network.state_dict().items())
 
 
-def test_files_that_do_not_fit_are_reported(tmp_path):
+def test_files_that_do_not_fit_are_reported(tmp_path, monkeypatch):
     state = FidInception().state_dict()
     renamed = {("fc2.bias" if k == "fc.bias" else k): v for k, v in state.items()}
     torch.save(renamed, tmp_path / "renamed.pth")
     with pytest.raises(CheckpointError, match=r"1 missing: fc\.bias; 1 unexpected: fc2\.bias"):
-        fid_inception(tmp_path / "renamed.pth", other_weights=True)
+        open_inception(tmp_path / "renamed.pth", monkeypatch)
     torch.save(state | {"fc.bias": torch.zeros(1000)}, tmp_path / "shape.pth")
     with pytest.raises(CheckpointError, match=r"size mismatch for fc.bias"):
-        fid_inception(tmp_path / "shape.pth", other_weights=True)
+        open_inception(tmp_path / "shape.pth", monkeypatch)
     torch.save(state | {"fc.bias": torch.full((1008,), float("nan"))}, tmp_path / "nan.pth")
     with pytest.raises(CheckpointError, match=r"not finite: fc\.bias"):
-        fid_inception(tmp_path / "nan.pth", other_weights=True)
+        open_inception(tmp_path / "nan.pth", monkeypatch)
     torch.save({k: v for k, v in state.items() if "num_batches" not in k}, tmp_path / "old.pth")
-    fid_inception(tmp_path / "old.pth", other_weights=True)
+    open_inception(tmp_path / "old.pth", monkeypatch)
     (tmp_path / "noise.pth").write_bytes(b"\x00\x01" * 500)
     with pytest.raises(CheckpointError, match="not a readable checkpoint"):
-        fid_inception(tmp_path / "noise.pth", other_weights=True)
+        open_inception(tmp_path / "noise.pth", monkeypatch)
     with pytest.raises(FileNotFoundError, match=r"nothing\.pth"):
         fid_inception(tmp_path / "nothing.pth")
 
@@ -174,45 +171,11 @@ class Harm:
         return (print, ("run",))
 
 
-def test_pickled_code_is_not_run(tmp_path, capsys):
+def test_pickled_code_is_not_run(tmp_path, capsys, monkeypatch):
     torch.save({"fc.bias": Harm()}, tmp_path / "harm.pth")
     with pytest.raises(CheckpointError, match="refused"):
-        fid_inception(tmp_path / "harm.pth", other_weights=True)
+        open_inception(tmp_path / "harm.pth", monkeypatch)
     assert capsys.readouterr().out == ""
-
-
-def test_lite0_reads_the_names_of_efficientnet_lite_pytorch():
-    """Its names of layers, as in that package; timm's network pads as TensorFlow does and has the same eps."""
-    net = EfficientNetLite0().eval()
-    norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-    names = [f"{layer}.{field}" for layer in ("_bn0", "_bn1") for field in norm]
-    names += ["_conv_stem.weight", "_conv_head.weight", "_fc.weight", "_fc.bias"]
-    for block in range(16):
-        convs = ("_expand_conv", "_depthwise_conv", "_project_conv")[block == 0 :]  # the first one does not expand
-        names += [f"_blocks.{block}.{conv}.weight" for conv in convs]
-        names += [f"_blocks.{block}._bn{i}.{field}" for i in range(block == 0, 3) for field in norm]
-    renamed = net.rename(dict.fromkeys(names, torch.zeros(())))
-    assert set(renamed) == set(net.state_dict()) and len(renamed) == len(names)
-    x = torch.rand(2, 3, 75, 75)
-    with torch.no_grad():
-        expected = net.net.forward_head(net.net.forward_features((255 * x - 127) / 128), pre_logits=True)
-        assert_close(net(x), expected)
-
-
-@needs_lite0
-def test_lite0_with_its_pretrained_weights():
-    pytest.importorskip("safetensors")
-    lite = efficientnet_lite0(LITE0)
-    assert lite.label.startswith("efficientnet_lite0@224 bilinear-antialias sha256:")
-    assert distance_name(lite.label) == "frechet[efficientnet_lite0@224]"
-    x = images(3, 64)
-    out = lite(x)
-    assert out.shape == (3, 1280)
-    assert torch.equal(out, lite(x))
-    assert out.min() >= 0  # after a ReLU6
-    assert out.max() <= 6
-    assert_close(torch.cat([lite(x[:1]), lite(x[1:])]), out)
-    assert efficientnet_lite0(LITE0, size=128).label != lite.label
 
 
 def test_same_images_same_features():
@@ -228,9 +191,9 @@ def test_same_images_same_features():
     assert not first.requires_grad
 
 
-def test_memory_layout_changes_only_rounding_and_user_networks_stay_contiguous(inception_file):
+def test_memory_layout_changes_only_rounding_and_user_networks_stay_contiguous(inception_file, monkeypatch):
     x = images(2, 75)
-    ours = fid_inception(inception_file, other_weights=True)
+    ours = open_inception(inception_file, monkeypatch)
     plain = FidInception().eval()
     plain.load_state_dict(torch.load(inception_file, weights_only=True))
     with torch.no_grad():

@@ -66,7 +66,7 @@ def test_a_grid_that_cannot_write_its_rows_does_not_start(ham, tmp_path, monkeyp
 def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     rows = tmp_path / "rows.jsonl"
     words = ["gan", "grid", "figures", "--out", tmp_path / "runs", "--contexts", "none,ylg", "--seeds", "0", *SET]
-    words += ["--extractor", "my_means:Means", "--size", 32, "--samples", 20, "--choice", 16]
+    words += ["--extractor", "my_means:Means", "--size", 32, "--samples", 20, "--compared", 16]
     words += ["--device", "cpu", "--json", rows]
     status, out, err = ham(*words, "--jobs", 2)
     assert status == 0, err
@@ -120,7 +120,7 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
 def test_an_interrupted_grid_keeps_the_rows_of_finished_runs(ham, tmp_path, monkeypatch):
     rows = tmp_path / "rows.jsonl"
     words = ["gan", "grid", "figures", "--out", tmp_path / "runs", "--contexts", "none,ylg", "--seeds", "0", *SET]
-    words += ["--extractor", "my_means:Means", "--samples", 20, "--choice", 16, "--device", "cpu", "--json", rows]
+    words += ["--extractor", "my_means:Means", "--samples", 20, "--compared", 16, "--device", "cpu", "--json", rows]
     command = GanCell.command
 
     def fails(cell, out, data):
@@ -135,7 +135,7 @@ def test_an_interrupted_grid_keeps_the_rows_of_finished_runs(ham, tmp_path, monk
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ([], "--weights FILE"),
+        ([], "--weights pt_inception"),
         (["--extractor", "my_means:Means", "--contexts", "hamgn"], "hamgan"),
     ],
 )

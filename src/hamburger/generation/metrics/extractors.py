@@ -1,6 +1,6 @@
 """Feature extractors: networks that map images to features, each with a label that identifies it in results.
 
-A label is `name@size resizer sha256:weights`, e.g. `efficientnet_lite0@224 bilinear-antialias sha256:0f1e2d3c4b5a6978`.
+A label is `name@size resizer sha256:weights`, e.g. `fid_inception@299 bilinear-tf1 sha256:6726825d0af5f729`.
 Only the Inception network of 2015-12-05 with its original weights gives a distance called FID, and with another resizer
 than TensorFlow 1's the name says so; see `distance_name`.
 """
@@ -41,7 +41,7 @@ OFFICIAL_RESIZER = "bilinear-tf1"  # part of the original TensorFlow graph, so p
 DEFAULT_RESIZER = "bilinear-antialias"
 OWN_RESIZER = "its-own"  # in a label: the network resizes by itself
 UNNAMED_RESIZERS = (DEFAULT_RESIZER, OWN_RESIZER)  # not repeated in the name of a distance
-BUILT_IN_VERSION = "1"  # of the networks and resizers here; change it when they compute other features
+INCEPTION_VERSION = "1"  # of network and resizers; change it when they compute other features
 SHOWN_DIGITS = 16  # of a SHA-256, in a label
 COUNTER = "num_batches_tracked"  # counts training steps; no feature depends on it
 LABEL = re.compile(r"(?P<name>[\w.+-]+)@(?P<size>\d+) (?P<resizer>\S+) sha256:(?P<digest>[0-9a-f]{16})")
@@ -99,41 +99,23 @@ class NetworkExtractor:
         return features.float()
 
 
-def fid_inception(
-    path: str | os.PathLike[str], *, resizer: str = DEFAULT_RESIZER, other_weights: bool = False
-) -> NetworkExtractor:
+def fid_inception(path: str | os.PathLike[str], *, resizer: str = DEFAULT_RESIZER) -> NetworkExtractor:
     """The extractor of FID, 2048 features, from the file of its weights, `pt_inception-2015-12-05-6726825d.pth`.
 
-    A file with another SHA-256 is refused unless `other_weights` is set; its results are then labelled as another
-    network's and never called FID. That includes the same weights in another file format.
+    A file with another SHA-256 is refused, even if it has the same weights in another format.
     """
     digest = file_digest(path)
-    if digest != OFFICIAL_SHA256 and not other_weights:
+    if digest != OFFICIAL_SHA256:
         raise CheckpointError(
             f"fid_inception: {path} has SHA-256 {digest[:SHOWN_DIGITS]}..., the weights that FID is defined by have "
-            f"{OFFICIAL_SHA256[:SHOWN_DIGITS]}...; download {OFFICIAL_FILE} again, or pass other_weights=True for a "
-            f"result that is not called FID"
+            f"{OFFICIAL_SHA256[:SHOWN_DIGITS]}...; download {OFFICIAL_FILE} again, or use your own network with "
+            f"--extractor package.module:function"
         )
     from hamburger.generation.metrics.networks import FidInception
 
-    name = OFFICIAL_NAME if digest == OFFICIAL_SHA256 else f"{OFFICIAL_NAME}-other-weights"
     network = load_network(FidInception(), read_checkpoint(path), path)
-    return _built_in(network, name, size=OFFICIAL_SIZE, resizer=resizer, digest=digest)
-
-
-def efficientnet_lite0(
-    path: str | os.PathLike[str], *, size: int = 224, resizer: str = DEFAULT_RESIZER
-) -> NetworkExtractor:
-    """EfficientNet-Lite0 up to its pooling, 1280 features, from a weights file of efficientnet_lite_pytorch."""
-    from hamburger.generation.metrics.networks import EfficientNetLite0
-
-    network = EfficientNetLite0()
-    load_network(network, network.rename(read_checkpoint(path)), path)
-    return _built_in(network, "efficientnet_lite0", size=size, resizer=resizer, digest=file_digest(path))
-
-
-def _built_in(network: nn.Module, name: str, **options: Any) -> NetworkExtractor:
-    return NetworkExtractor(network, name, version=BUILT_IN_VERSION, layout=torch.channels_last, **options)
+    options: dict[str, Any] = {"version": INCEPTION_VERSION, "layout": torch.channels_last}
+    return NetworkExtractor(network, OFFICIAL_NAME, size=OFFICIAL_SIZE, resizer=resizer, digest=digest, **options)
 
 
 def module_extractor(
@@ -188,18 +170,14 @@ def file_digest(path: str | os.PathLike[str]) -> str:
 
 
 def state_digest(network: nn.Module) -> str:
-    """SHA-256 of all parameters and buffers, including non-persistent ones."""
+    """SHA-256 of names, types, shapes and values of all parameters and buffers, including non-persistent ones."""
     entries = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
-    return digest_tensors({name: value for name, value in entries if not name.endswith(COUNTER)})
-
-
-def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of names, types, shapes and values."""
     digest = hashlib.sha256()
-    for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
+    for name, tensor in sorted(dict(entries).items()):
+        if not name.endswith(COUNTER):
+            value = tensor.detach().cpu().contiguous()
+            digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+            digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -291,18 +269,13 @@ def torch_fidelity() -> NetworkExtractor:
 
 # -- extractors by name ------------------------------------------------------------------------------------------------
 
-EXTRACTORS = ("inception", "efficientnet-lite0", "torch-fidelity")
+EXTRACTORS = ("inception", "torch-fidelity")
 
 
 def create_extractor(
-    name: str,
-    weights: Path | None = None,
-    *,
-    resizer: str | None = None,
-    size: int | None = None,
-    other_weights: bool = False,
+    name: str, weights: Path | None = None, *, resizer: str | None = None, size: int | None = None
 ) -> NetworkExtractor:
-    """The extractor "inception" (FID's), "efficientnet-lite0", "torch-fidelity" (the package's) or "module:function".
+    """The extractor "inception" (FID's), "torch-fidelity" (the package's) or "module:function".
 
     The last is your own: called without arguments, it returns a module that maps b 3 size size in [0, 1] to b d. Its
     features are cached if it has an attribute `features_version`, a string; change that whenever the code changes.
@@ -311,35 +284,27 @@ def create_extractor(
     imported = ":" in name
     if not imported and name not in EXTRACTORS:
         raise OptionError(f"gan fid: no extractor '{name}'{did_you_mean(name, EXTRACTORS)}, or package.module:name")
-    fixed = ("weights", "size", "resizer") if name == "torch-fidelity" else ("weights",) if imported else ()
+    fixed = {"inception": ("size",), "torch-fidelity": ("weights", "size", "resizer")}.get(name, ("weights",))
     given = {"weights": weights, "size": size, "resizer": resizer}
     for option in fixed:
         if given[option] is not None:
             raise OptionError(f"gan fid: --extractor {name} brings its own {option}; leave --{option} out")
-    if other_weights and name != "inception":
-        raise OptionError(
-            f"gan fid: --other-weights is for --extractor inception only; results of {name} are never called FID"
-        )
     if name == "torch-fidelity":
         return torch_fidelity()
     resizer = DEFAULT_RESIZER if resizer is None else resizer
     if imported:
-        return _import_extractor(name, size=size, resizer=resizer)
-    if name == "inception" and size not in (None, OFFICIAL_SIZE):
-        raise OptionError(f"gan fid: inception takes images of {OFFICIAL_SIZE} pixels, got --size {size}; leave it out")
+        return _import_extractor(name, size=224 if size is None else size, resizer=resizer)
     if weights is None:
         raise OptionError(
-            f"gan fid: --extractor {name} needs --weights FILE ({OFFICIAL_FILE} for inception); without it, use "
-            f"--extractor efficientnet-lite0, whose results are not called FID"
+            f"gan fid: --extractor inception needs --weights {OFFICIAL_FILE}; without it, use --extractor "
+            f"torch-fidelity, whose results are not called FID"
         )
     if not Path(weights).is_file():
         raise OptionError(f"gan fid: there is no file --weights {weights}; give the weights of --extractor {name}")
-    if name == "inception":
-        return fid_inception(weights, resizer=resizer, other_weights=other_weights)
-    return efficientnet_lite0(weights, size=224 if size is None else size, resizer=resizer)
+    return fid_inception(weights, resizer=resizer)
 
 
-def _import_extractor(name: str, *, size: int | None, resizer: str) -> NetworkExtractor:
+def _import_extractor(name: str, *, size: int, resizer: str) -> NetworkExtractor:
     """The extractor around the module that `package.module:function` returns."""
     module, _, attribute = name.partition(":")
     here = str(Path.cwd())
@@ -354,4 +319,4 @@ def _import_extractor(name: str, *, size: int | None, resizer: str) -> NetworkEx
     version = getattr(network, "features_version", None)
     if version is not None and not isinstance(version, str):
         raise OptionError(f"gan fid: --extractor {name}: features_version must be a string, got {version!r}")
-    return module_extractor(network, attribute, size=224 if size is None else size, resizer=resizer, version=version)
+    return module_extractor(network, attribute, size=size, resizer=resizer, version=version)

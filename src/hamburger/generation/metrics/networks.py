@@ -1,11 +1,9 @@
-"""The networks of the built-in extractors: FID's Inception from torchvision's, and timm's EfficientNet-Lite0."""
+"""The Inception network that FID is defined by, made from torchvision's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,8 +17,6 @@ from torchvision.models.inception import (
     InceptionD,
     InceptionE,
 )
-
-# -- Inception ---------------------------------------------------------------------------------------------------------
 
 
 def _average_pool(x: Tensor) -> Tensor:
@@ -75,40 +71,3 @@ class FidInception(Inception3):  # type: ignore[misc]
         for layer in list(self.children())[:-3]:  # without pooling, dropout and classifier
             x = layer(x)
         return x.mean((2, 3))
-
-
-# -- EfficientNet-Lite0 ------------------------------------------------------------------------------------------------
-
-
-class EfficientNetLite0(nn.Module):
-    """Pooled features before the classifier.   b 3 224 224, in [0, 1]    ->    b 1280"""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net: Any = timm.create_model("tf_efficientnet_lite0", pretrained=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.net.forward_features((255 * x - 127) / 128)
-        return features.mean((2, 3))
-
-    def rename(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The state dict of the package efficientnet_lite_pytorch with the names of this network."""
-        names = {
-            "_conv_stem": "conv_stem",
-            "_bn0": "bn1",
-            "_conv_head": "conv_head",
-            "_bn1": "bn2",
-            "_fc": "classifier",
-        }
-        first = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
-        other = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2"}
-        other |= {"_project_conv": "conv_pwl", "_bn2": "bn3"}
-        blocks = [f"blocks.{stage}.{i}" for stage, part in enumerate(self.net.blocks) for i in range(len(part))]
-        for number, block in enumerate(blocks):
-            for theirs, ours in (other if number else first).items():
-                names[f"_blocks.{number}.{theirs}"] = f"{block}.{ours}"
-        layers = {key: key.rpartition(".") for key in state}
-        return {
-            f"net.{names[layer]}.{field}" if layer in names else key: state[key]
-            for key, (layer, _, field) in layers.items()
-        }

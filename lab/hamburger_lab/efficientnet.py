@@ -1,0 +1,58 @@
+"""EfficientNet-Lite0 as a feature extractor, for distances that are compared with each other and never called FID."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import timm
+import torch
+from torch import Tensor, nn
+
+from hamburger.checkpoints.read import read_checkpoint
+from hamburger.generation.metrics.extractors import NetworkExtractor, file_digest, load_network
+
+VERSION = "1"  # of the features; change it when the network computes others
+
+
+def efficientnet_lite0(path: str | os.PathLike[str], *, size: int = 224) -> NetworkExtractor:
+    """EfficientNet-Lite0 up to its pooling, 1280 features, from a weights file of efficientnet_lite_pytorch."""
+    network = EfficientNetLite0()
+    load_network(network, network.rename(read_checkpoint(path)), path)
+    options: dict[str, Any] = {"version": VERSION, "layout": torch.channels_last}
+    return NetworkExtractor(network, "efficientnet_lite0", size=size, digest=file_digest(path), **options)
+
+
+class EfficientNetLite0(nn.Module):
+    """Pooled features before the classifier.   b 3 224 224, in [0, 1]    ->    b 1280"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net: Any = timm.create_model("tf_efficientnet_lite0", pretrained=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features: Tensor = self.net.forward_features((255 * x - 127) / 128)
+        return features.mean((2, 3))
+
+    def rename(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The state dict of the package efficientnet_lite_pytorch with the names of this network."""
+        names = {
+            "_conv_stem": "conv_stem",
+            "_bn0": "bn1",
+            "_conv_head": "conv_head",
+            "_bn1": "bn2",
+            "_fc": "classifier",
+        }
+        first = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
+        other = {"_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2"}
+        other |= {"_project_conv": "conv_pwl", "_bn2": "bn3"}
+        blocks = [f"blocks.{stage}.{i}" for stage, part in enumerate(self.net.blocks) for i in range(len(part))]
+        for number, block in enumerate(blocks):
+            for theirs, ours in (other if number else first).items():
+                names[f"_blocks.{number}.{theirs}"] = f"{block}.{ours}"
+        layers = {key: key.rpartition(".") for key in state}
+        return {
+            f"net.{names[layer]}.{field}" if layer in names else key: state[key]
+            for key, (layer, _, field) in layers.items()
+        }
