@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hamburger.errors import OptionError
 from hamburger.tasks import find_training
 from hamburger.tasks.sweep import Cell
 from hamburger.training.recipe import SupervisedTraining, apply, digest
 from hamburger.training.run_folder import RESULT
+from hamburger_lab.ablations.gradient_angles import AngleRecipe, AngleTask, find_angle_recipe
 from hamburger_lab.ablations.grids import select_cells
 
 # evaluations use the weights of the last step, as the row of their training does
@@ -54,6 +55,18 @@ class AblationCell(Cell):
         identity |= {"recipe_hash": digest(recipe), "weights": self.weights, "loss": None}
         identity |= {"settings": list(self.settings), "overrides": list(self.overrides), "steps": recipe.steps}
         return identity | {key: value for key, value in result.items() if key not in ("recipe", "weights", "seed")}
+
+
+@dataclass(frozen=True)
+class AngleCell(AblationCell):
+    """A training that compares gradient strategies: one with a setting `angles_every`."""
+
+    verb: ClassVar[tuple[str, ...]] = ("angles",)
+
+    def resolved(self) -> AngleRecipe:
+        recipe = replace(apply(find_angle_recipe(self.recipe), self.overrides), seed=self.seed)
+        AngleTask().check(recipe, processes=1)
+        return recipe
 
 
 @dataclass(frozen=True)
@@ -103,12 +116,14 @@ def ablation_cells(
     for seed in seeds:
         for variant, definition in grid.items():
             training = variant if definition.weights is None else definition.weights
+            overrides = (KEEP, *settings, *grid[training].overrides)
+            kind = AngleCell if any(each.startswith("angles_every=") for each in overrides) else AblationCell
             cells.append(
-                AblationCell(
+                kind(
                     variant,
                     recipe,
                     seed,
-                    (KEEP, *settings, *grid[training].overrides),
+                    overrides,
                     ablation=name,
                     settings=tuple(settings),
                     weights=definition.weights,

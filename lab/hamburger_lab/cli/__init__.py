@@ -6,12 +6,13 @@ import typer
 
 from hamburger.cli import gan, listing
 from hamburger_lab.ablations.grids import ablations
-from hamburger_lab.cli import ablate, bench, claims, eval_solver, gan_grid, studies
+from hamburger_lab.cli import ablate, angles, bench, claims, eval_solver, gan_grid, studies
 
 
 def register(app: typer.Typer) -> None:
     """Add the lab's commands; `ham` calls this through the entry point group `hamburger.commands`."""
     app.command("ablate")(ablate.ablate)
+    app.command("angles")(angles.angles)
     app.command("eval-solver")(eval_solver.eval_solver)
     app.command("claims")(claims.claims)
     app.command("pictures")(claims.pictures)

@@ -11,7 +11,16 @@ import typer
 import hamburger
 from hamburger.cli import compare, data, evaluate, export, gan, listing, predict, train
 
-LAB_COMMANDS = ("ablate", "bench", "claims", "gan grid", "pictures", "propositions", "recover")  # of hamburger-lab
+LAB_COMMANDS = (
+    "ablate",
+    "angles",
+    "bench",
+    "claims",
+    "gan grid",
+    "pictures",
+    "propositions",
+    "recover",
+)  # of hamburger-lab
 
 app = typer.Typer(name="ham", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 

@@ -7,15 +7,7 @@ from typing import Any
 
 from hamburger.errors import OptionError, check_count, check_positive
 from hamburger.registry import Registry
-from hamburger.training.recipe import (
-    ADDED_LATER,
-    DataOptions,
-    Optim,
-    SupervisedTraining,
-    check_optim,
-    check_supervised,
-    check_views,
-)
+from hamburger.training.recipe import DataOptions, Optim, SupervisedTraining, check_optim, check_supervised, check_views
 
 
 @dataclass(frozen=True)
@@ -50,8 +42,6 @@ class SegmentationRecipe(SupervisedTraining):
     eval_every: int = 2_000
     start: str | None = None  # a run folder or weights file with the initial weights
     keep: str = "best"  # which weights become best.safetensors: the best on the validation split, or the last
-    # compare gradient strategies of the hams every so many steps (0: never), without effect on the weights
-    angles_every: int = field(default=0, metadata={ADDED_LATER: True})
 
 
 # functions without arguments that return a SegmentationRecipe
@@ -231,7 +221,6 @@ def folder() -> SegmentationRecipe:
 def check_segmentation_recipe(recipe: SegmentationRecipe, *, processes: int = 1) -> None:
     """Raise OptionError for the first invalid field; `processes` share the batch."""
     call = check_supervised(recipe, processes=processes)
-    check_count(call, "angles_every", recipe.angles_every, least=0)
     check_positive(call, "bn_momentum", recipe.bn_momentum, most=1)
     check_count(call, "model.output_stride", recipe.model.output_stride, least=1)
     if recipe.start is not None and recipe.model.pretrained is not None:

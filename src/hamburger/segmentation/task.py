@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,20 +19,16 @@ from hamburger.segmentation.data import SegmentationSet, create_dataset, dataset
 from hamburger.segmentation.data.batches import SegmentationBatch, SegmentationBatches
 from hamburger.segmentation.data.checks import check_dataset
 from hamburger.segmentation.evaluate import SegmentationScores, evaluate_segmenter
-from hamburger.segmentation.gradient_angles import check_has_ham, measure_angles
 from hamburger.segmentation.losses import IGNORE
 from hamburger.segmentation.model import Segmenter, create_model, load_weights, models, save_weights
 from hamburger.segmentation.predict import SegmentationPredictor, SegmentationVisualizer
 from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
 from hamburger.training.datasets import check_each
 from hamburger.training.loader import batch_options, to_layout
-from hamburger.training.run_folder import ANGLES, BEST, RunFolder
+from hamburger.training.run_folder import BEST
 from hamburger.training.supervised import Splits, describe_data
 from hamburger.training.task import Score, Task
 from hamburger.training.task_outputs import SEGMENTATION_EXPORT, ExportSpec
-
-if TYPE_CHECKING:
-    from hamburger.training.trainer import Trainer
 
 SegmentationSplits = Splits[SegmentationSet]
 
@@ -81,8 +77,6 @@ class SegmentationTask(Task[SegmentationRecipe]):
         set_bn_momentum(net, recipe.bn_momentum)
         if recipe.start is not None:
             _copy_weights(Path(recipe.start), net)
-        if recipe.angles_every:
-            check_has_ham(net)
         return net
 
     def batches(
@@ -101,24 +95,6 @@ class SegmentationTask(Task[SegmentationRecipe]):
         shares = {name: micro_batch_shares([count[name] for count in counts]) for name in counts[0]}
         return [{name: share[i] for name, share in shares.items()} for i in range(len(micro_batches))]
 
-    def before_step(
-        self, trainer: Trainer[SegmentationRecipe], step: int, micro_batches: Sequence[SegmentationBatch]
-    ) -> None:
-        """Compare the gradient strategies of the hams on the first micro-batch, every `angles_every` steps."""
-        recipe = trainer.recipe
-        if not recipe.angles_every or step % recipe.angles_every:
-            return
-        trainer.lap()
-
-        def loss() -> Tensor:  # of the bare network: its gradients must not be averaged over the processes
-            with trainer.accelerator.autocast():
-                return torch.stack(list(self.losses(trainer.net, micro_batches[0], recipe).values())).sum()
-
-        angles = measure_angles(trainer.net, loss)
-        if trainer.first:
-            trainer.write({"step": step, ANGLES: angles})
-        trainer.clock.start()
-
     def info(self, recipe: SegmentationRecipe, data: SegmentationSplits) -> Info:
         return Info(classes=data.train.classes, palette=data.train.palette, extra=describe_data(recipe))
 
@@ -134,9 +110,6 @@ class SegmentationTask(Task[SegmentationRecipe]):
             yield str(report).splitlines()[0]
         if recipe.model.backbone.startswith("resnet") and not (recipe.model.pretrained or recipe.start):
             yield "the backbone starts from random weights; --set model.pretrained=FILE loads pretrained ones"
-
-    def extra_results(self, recipe: SegmentationRecipe, folder: RunFolder) -> dict[str, Any]:
-        return {ANGLES: folder.angles()} if recipe.angles_every else {}
 
     def changed_data_advice(self, folder: Path) -> str:
         return (

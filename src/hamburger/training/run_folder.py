@@ -23,7 +23,6 @@ from hamburger.training.recipe import Training, differences, read_recipe, to_jso
 LOCK = ".lock"
 RECIPE, RESULT, BEST = "recipe.json", "result.json", "best.safetensors"
 METRICS, TIMINGS = "metrics.jsonl", "timings.jsonl"
-ANGLES = "angles"  # the key of lines of the metrics that compare gradients
 
 
 def in_use(path: Path) -> bool:
@@ -144,11 +143,6 @@ class RunFolder:
     def write_result(self, result: Mapping[str, Any]) -> None:
         write_durably(self.to_write(RESULT), (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
         self.to_write(RESULT)  # raises where the folder was removed since the last look
-
-    def angles(self) -> list[dict[str, Any]]:
-        """The gradient comparisons in the metrics, each with its step."""
-        lines = [json.loads(line) for line in (self.path / METRICS).read_text().splitlines()]
-        return [{"step": line["step"], **line[ANGLES]} for line in lines if ANGLES in line]
 
     def append(self, name: str, row: Mapping[str, Any]) -> None:
         """Add a row to the metrics or the timings."""

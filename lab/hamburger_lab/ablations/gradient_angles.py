@@ -1,17 +1,32 @@
-"""Compare the gradients of one training step by several strategies, with the same weights, batch and draws."""
+"""Train a segmentation network and compare gradient strategies of its hams on the way, without effect on the weights.
+
+`measure_angles` compares the gradients of one step, with the same weights, batch and draws.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError
+from hamburger.errors import OptionError, check_count
 from hamburger.hams import as_gradient
 from hamburger.layers.ham import HamLayer
+from hamburger.segmentation.data.batches import SegmentationBatch
+from hamburger.segmentation.model import Segmenter
+from hamburger.segmentation.recipe import SegmentationRecipe
+from hamburger.segmentation.task import SegmentationSplits, SegmentationTask
+from hamburger.tasks import find_training
+from hamburger.training.run_folder import METRICS, RunFolder
+from hamburger.training.trainer import Trainer
+
+ANGLES = "angles"  # the key of the comparisons, in metrics.jsonl and result.json
 
 REFERENCE = "bptt"
 STRATEGIES = ("one-step", "truncated:1", "truncated:2", REFERENCE)
@@ -51,11 +66,6 @@ def measure_angles(net: nn.Module, loss: Callable[[], Tensor]) -> AngleRow:
     return row
 
 
-def check_has_ham(net: nn.Module) -> None:
-    if not any(isinstance(module, HamLayer) for module in net.modules()):
-        raise OptionError("train: angles_every needs a network with a ham (got none); --set angles_every=0")
-
-
 def _dot(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
     return float(torch.stack([(a.double() * b.double()).sum() for a, b in zip(one, other, strict=True)]).sum())
 
@@ -90,3 +100,61 @@ def _use_strategy(net: nn.Module, name: str) -> Iterator[list[Tensor]]:
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
+
+
+# -- the training ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AngleRecipe(SegmentationRecipe):
+    """A segmentation recipe, with the number of steps between two comparisons."""
+
+    angles_every: int = 50
+
+
+class AngleTask(SegmentationTask):
+    """Segmentation that also writes the comparisons to metrics.jsonl and result.json."""
+
+    recipe = AngleRecipe
+
+    def check(self, recipe: SegmentationRecipe, *, processes: int = 1) -> None:
+        super().check(recipe, processes=processes)
+        assert isinstance(recipe, AngleRecipe)
+        check_count(f"recipe '{recipe.name}'", "angles_every", recipe.angles_every, least=1)
+
+    def build(self, recipe: SegmentationRecipe, data: SegmentationSplits) -> Segmenter:
+        net = super().build(recipe, data)
+        if not any(isinstance(module, HamLayer) for module in net.modules()):
+            raise OptionError("angles: needs a network with a ham (got none); --set model.context=nmf")
+        return net
+
+    def before_step(
+        self, trainer: Trainer[SegmentationRecipe], step: int, micro_batches: Sequence[SegmentationBatch]
+    ) -> None:
+        """Compare the gradient strategies of the hams on the first micro-batch."""
+        recipe = trainer.recipe
+        assert isinstance(recipe, AngleRecipe)
+        if step % recipe.angles_every:
+            return
+        trainer.lap()
+
+        def loss() -> Tensor:  # of the bare network: its gradients must not be averaged over the processes
+            with trainer.accelerator.autocast():
+                return torch.stack(list(self.losses(trainer.net, micro_batches[0], recipe).values())).sum()
+
+        angles = measure_angles(trainer.net, loss)
+        if trainer.first:
+            trainer.write({"step": step, ANGLES: angles})
+        trainer.clock.start()
+
+    def extra_results(self, recipe: SegmentationRecipe, folder: RunFolder) -> dict[str, Any]:
+        lines = [json.loads(line) for line in (folder.path / METRICS).read_text().splitlines()]
+        return {ANGLES: [{"step": line["step"], **line[ANGLES]} for line in lines if ANGLES in line]}
+
+
+def find_angle_recipe(name: str) -> AngleRecipe:
+    """The named segmentation recipe, with `angles_every`."""
+    recipe = find_training(name)
+    if not isinstance(recipe, SegmentationRecipe):
+        raise OptionError(f"angles: needs a segmentation recipe (got '{name}')")
+    return AngleRecipe(**{each.name: getattr(recipe, each.name) for each in fields(recipe)})

@@ -7,13 +7,19 @@ import math
 
 import pytest
 import torch
-from small_run import reproducible_outputs, rows, small
+from small_run import SETTINGS, reproducible_outputs, rows, small
 
 import hamburger as hb
 from hamburger.errors import OptionError
-from hamburger.segmentation.gradient_angles import STRATEGIES, measure_angles
 from hamburger.tasks import find_training, train
-from hamburger.training.recipe import digest
+from hamburger.training.recipe import apply, digest
+from hamburger.training.train import train as train_task
+from hamburger_lab.ablations.gradient_angles import STRATEGIES, AngleTask, find_angle_recipe, measure_angles
+
+
+def train_measured(*settings, run, accelerator="cpu"):
+    recipe = apply(find_angle_recipe("patchwork"), [*SETTINGS, *settings])
+    return train_task(AngleTask(), recipe, run, accelerator=accelerator)
 
 
 def by_hand(net, images, strategy, seed):
@@ -58,7 +64,7 @@ def test_norms_and_cosines_match_each_strategy_computed_separately(ham):
 
 def test_measuring_angles_does_not_change_training(tmp_path):
     train(small(), tmp_path / "plain", accelerator="cpu")
-    train(small("angles_every=5"), tmp_path / "measured", accelerator="cpu")
+    train_measured("angles_every=5", run=tmp_path / "measured")
     plain, measured = reproducible_outputs(tmp_path / "plain"), reproducible_outputs(tmp_path / "measured")
     series = measured[1].pop("angles")
     assert plain[1:] == measured[1:]
@@ -76,11 +82,13 @@ def test_values_that_are_not_finite_become_none():
 
 def test_a_network_without_a_ham_is_refused(tmp_path):
     with pytest.raises(OptionError, match="needs a network with a ham"):
-        train(small("angles_every=5", "model.context=sa", "model.context_options=none"), tmp_path, accelerator="cpu")
+        train_measured("model.context=sa", "model.context_options=none", run=tmp_path)
     with pytest.raises(OptionError, match="angles_every"):
-        train(small("angles_every=-1"), tmp_path, accelerator="cpu")
+        train_measured("angles_every=0", run=tmp_path)
+    with pytest.raises(OptionError, match="needs a segmentation recipe"):
+        find_angle_recipe("planes-tiny")
 
 
-def test_angles_every_zero_leaves_the_recipe_digest_unchanged():
+def test_the_recipe_digests_of_published_rows_are_unchanged():
     assert digest(find_training("patchwork")) == "cecd3ab31cf6bed4"
-    assert digest(small("angles_every=5")) != digest(small())
+    assert digest(apply(find_angle_recipe("patchwork"), ["angles_every=33"])) == "15bc8d3f9d951a54"
