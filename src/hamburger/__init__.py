@@ -9,7 +9,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hamburger import errors
+from hamburger import errors, startup  # noqa: F401  # before the first import of torch
 from hamburger.contexts import create_context, list_contexts
 from hamburger.contexts.common import contexts
 from hamburger.errors import (

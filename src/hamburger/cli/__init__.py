@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any, NoReturn
 
-from hamburger.errors import HamburgerError
+from hamburger.errors import HamburgerError, Interrupted
+from hamburger.startup import end_startup
 
 # packages that commands import, and the extra that installs each
 EXTRAS = {
@@ -30,6 +31,7 @@ def main() -> None:
     # newer versions of typer include click
     usage: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     try:
+        end_startup()
         status = app(standalone_mode=False)
     except usage as mistake:
         message = mistake.format_message()
@@ -41,11 +43,12 @@ def main() -> None:
         _stop(f"this command needs {package}: pip install 'hamburger[{EXTRAS[package]}]'")
     # errors a user can cause; anything else is a bug in this library and keeps its traceback
     except (HamburgerError, OSError) as mistake:
-        _stop(str(mistake))
+        _stop(str(mistake), status=130 if isinstance(mistake, Interrupted) else 2)
     except (KeyboardInterrupt, typer.Abort):
+        status = 130  # newer versions of typer return it
+    if status == 130:
         _stop("interrupted", status=130)
-    else:
-        sys.exit(status or 0)
+    sys.exit(status or 0)
 
 
 def _stop(message: str, status: int = 2) -> NoReturn:

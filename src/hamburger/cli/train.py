@@ -72,14 +72,11 @@ def run_with_display(training: Callable[[Listener], Result]) -> Result | None:
     try:
         with TrainingDisplay(Console(stderr=True)) as show:
             result = training(show)
-    except Interrupted as stopped:
-        if not is_rank_zero():  # rank 0 prints the message
-            raise typer.Exit(0) from None
-        typer.echo(f"ham: {stopped}", err=True)
-        raise typer.Exit(130) from None
     except HamburgerError as mistake:
         if is_rank_zero():
             raise
+        if isinstance(mistake, Interrupted):  # rank 0 prints the message
+            raise typer.Exit(0) from None
         typer.echo(f"ham: process {distributed.rank()}: {mistake}", err=True)
         raise typer.Exit(2) from None
     return result if is_rank_zero() else None
