@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,34 @@ def test_every_package_is_in_the_import_order():
 
 def test_imports_point_one_way():
     assert not list(violations()), "\n".join(violations())
+
+
+# Names of torch that start with an underscore: each exists in torch 2.6 and in the newest torch that we tested.
+PRIVATE = {
+    "torch.nn.modules.batchnorm._BatchNorm",
+    "torch._C._are_functorch_transforms_active",
+    "torch._C._cuda_getCurrentRawStream",
+    "torch._C._cuda_getDevice",
+    "torch.autograd.forward_ad._current_level",
+    "torch.utils._python_dispatch.TorchDispatchMode",
+    *(f"torch._foreach_{name}" for name in ("add_", "clamp_min_", "copy_", "div", "div_", "lerp_", "norm")),
+}
+
+
+def private_torch_names(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)] if ast.unparse(node).startswith("torch.") else []
+        else:
+            continue
+        yield from (name for name in names if re.search(r"\._(?!_|C$)", name))
+
+
+def test_private_names_of_torch_are_the_known_ones():
+    files = [*SOURCE.rglob("*.py"), *LAB.rglob("*.py")]
+    assert {name for path in files for name in private_torch_names(path)} == PRIVATE
 
 
 CORE = """

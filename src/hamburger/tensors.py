@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -102,6 +104,29 @@ def check_nonnegative(call: str, name: str, x: Tensor) -> None:
         raise InputError(
             f"{call}: this ham needs {name} >= 0, got a minimum of {x.min().item():.4g}; pass {name}.relu()"
         )
+
+
+# -- nested values -----------------------------------------------------------------------------------------------------
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Return the value with the function applied to each tensor in its nested dicts, lists, tuples and named tuples."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {key: map_tensors(function, each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        mapped = [map_tensors(function, each) for each in value]
+        return type(value)(*mapped) if hasattr(value, "_fields") else type(value)(mapped)
+    return value
+
+
+def list_tensors(value: Any) -> list[Tensor]:
+    """Return the tensors in nested dicts, lists, tuples and named tuples."""
+    if isinstance(value, Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    return [tensor for part in parts for tensor in list_tensors(part)]
 
 
 # -- precision ---------------------------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from hamburger.environment import describe_environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
+from hamburger.tensors import list_tensors
 from hamburger_lab.bench import common, footprint
 from hamburger_lab.bench.timing import Timing, time_call
 
@@ -160,8 +160,7 @@ class TrainingStep:
 
     def resident(self) -> list[Tensor]:
         momenta = [state["momentum_buffer"] for state in self.optimizer.state.values()]
-        inputs = [each for each in tree_leaves((self.images, self.labels)) if isinstance(each, Tensor)]
-        return [*self.net.parameters(), *self.net.buffers(), *inputs, *momenta]
+        return [*self.net.parameters(), *self.net.buffers(), *list_tensors((self.images, self.labels)), *momenta]
 
 
 def measure(plan: NetworkPlan, progress: Callable[[str], object] = lambda _: None) -> list[NetworkRow]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.module import _has_any_global_hook
 
 from hamburger import distributed
 from hamburger.hams.decompose import one_step
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 LOCAL_BATCH_NORMS = (nn.BatchNorm1d, norms.BatchNorm1d)  # statistics of this process alone
 # In evaluation each of them is a scale and a shift by running statistics, weight and bias.
 BATCH_NORMS = (*LOCAL_BATCH_NORMS, nn.SyncBatchNorm, norms.SyncBatchNorm)
+# Hooks on every module, as `nn.modules.module.register_module_forward_hook` adds them; torch fills these dictionaries.
+GLOBAL_HOOKS: list[dict[int, Any]] = [
+    getattr(torch_module, f"_global_{kind}_hooks") for kind in ("forward", "forward_pre", "backward", "backward_pre")
+]
 
 
 class BlockParts(NamedTuple):
@@ -117,7 +121,7 @@ def _is_traced() -> bool:
     if torch.compiler.is_compiling():
         return is_exporting()
     tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-    return tracing or is_exporting() or bool(_has_any_global_hook())
+    return tracing or is_exporting() or any(GLOBAL_HOOKS)
 
 
 def _compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:

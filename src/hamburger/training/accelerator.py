@@ -22,10 +22,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from hamburger import distributed
 from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.tensors import map_tensors
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}  # by the recipe's precision
 
@@ -191,11 +191,11 @@ class AutocastModule(nn.Module):
     def forward(self, *args: Any, **options: Any) -> Any:
         with self._accelerator.autocast():
             outputs = self.wrapped(*args, **options)
-        return outputs if self._accelerator.dtype is None else tree_map(to_float32, outputs)
+        return outputs if self._accelerator.dtype is None else map_tensors(to_float32, outputs)
 
 
-def to_float32(output: Any) -> Any:
-    return output.float() if isinstance(output, Tensor) and output.is_floating_point() else output
+def to_float32(output: Tensor) -> Tensor:
+    return output.float() if output.is_floating_point() else output
 
 
 def _torchrun_sizes(devices: int, nodes: int) -> tuple[int, int]:

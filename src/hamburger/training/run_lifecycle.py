@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 import torch.distributed
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from hamburger import distributed
 from hamburger.environment import hardware_name
 from hamburger.errors import CheckpointError, DataError, Interrupted, TrainingError
-from hamburger.tensors import debugging
+from hamburger.tensors import debugging, list_tensors
 from hamburger.training import checkpoint
 from hamburger.training.checkpoint import Progress, random_states, set_random_state
 from hamburger.training.metrics_log import (
@@ -219,7 +218,7 @@ class Run(ABC, Generic[R, P]):
 
     def check_weights(self) -> None:
         """Raise where weights or optimizer state are not finite: the loss was computed before the last update."""
-        tensors = [leaf for leaf in tree_leaves(self.state()) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+        tensors = [tensor for tensor in list_tensors(self.state()) if tensor.is_floating_point()]
         if not bool(torch.stack([tensor.isfinite().all().to(self.device) for tensor in tensors]).all()):
             raise TrainingError(
                 f"train: the weights are not finite after step {self.progress.step}; {self.last_written()}; "

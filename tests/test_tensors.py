@@ -1,0 +1,23 @@
+"""Functions over tensors in nested values."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from hamburger.tensors import list_tensors, map_tensors
+
+
+class Pair(NamedTuple):
+    left: object
+    right: object
+
+
+def test_tensors_of_nested_values_are_mapped_and_the_rest_is_kept():
+    a, b = torch.ones(2), torch.zeros(3)
+    value = {"x": [a, "text"], "y": Pair(b, (a, None)), "z": 3}
+    doubled = map_tensors(lambda t: t + 1, value)
+    assert isinstance(doubled["y"], Pair) and doubled["x"][1] == "text" and doubled["z"] == 3
+    assert [t.tolist() for t in list_tensors(doubled)] == [[2, 2], [1, 1, 1], [2, 2]]
+    assert all(found is expected for found, expected in zip(list_tensors(value), [a, b, a], strict=True))
