@@ -125,8 +125,8 @@ class GanStyle:
     - `generator_spectral`, `discriminator_spectral`: "none", "equality" or "inequality", see `SpectralNorm`. Contexts
       are normalised by "equality" unless their network has "none".
     - `hidden`: channels between the two convolutions of a discriminator's block, those of its input or of its output
-    - `init`: "xavier" (uniform), "xavier-relu" (the same, with gain sqrt(2) for 3 x 3 convolutions inside blocks), or
-      "orthogonal" (as in BigGAN; none of these papers uses it). Biases are zero.
+    - `init`: "xavier" (uniform), or "xavier-relu" (the same, with gain sqrt(2) for 3 x 3 convolutions inside blocks).
+      Biases are zero.
     - `norm_eps`, `norm_momentum`: of every batch norm, as in torch
     """
 

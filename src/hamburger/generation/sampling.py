@@ -67,14 +67,8 @@ def samples(
     chunk = BLOCK * max(1, batch_size // BLOCK)
     for first in range(begin, end, chunk) if count else ():
         last, skipped = min(first + chunk, end), max(start - first, 0)
-        z, y = latents(
-            last - first,
-            seed=seed,
-            latent=generator.latent,
-            num_classes=generator.num_classes,
-            start=first,
-            truncation=truncation,
-        )
+        sizes = {"latent": generator.latent, "num_classes": generator.num_classes}
+        z, y = latents(last - first, start=first, seed=seed, truncation=truncation, **sizes)
         if labels is not None:
             y[skipped:] = labels[first + skipped - start : last - start]
         images = generate(generator, z, y)
@@ -95,23 +89,12 @@ def generate(generator: Generator, z: Tensor, y: Tensor) -> Tensor:
     return torch.cat(images)[: len(y) - missing]
 
 
-def sample(
-    generator: Generator,
-    count: int,
-    *,
-    seed: int,
-    labels: int | Tensor | None = None,
-    start: int = 0,
-    batch_size: int = 64,
-    truncation: float | None = None,
-) -> Tensor:
-    """`count` images on the CPU.   ->   count 3 h w in [-1, 1]
+def sample(generator: Generator, count: int, *, seed: int, **options: Any) -> Tensor:
+    """`count` images on the CPU; `options` are those of `samples`.   ->   count 3 h w in [-1, 1]
 
     Image i is a function of `seed` and `start + i`; `batch_size` does not change a bit of it.
     """
-    batches = samples(
-        generator, count, seed=seed, labels=labels, start=start, batch_size=batch_size, truncation=truncation
-    )
+    batches = samples(generator, count, seed=seed, **options)
     empty = torch.empty(0, 3, generator.resolution, generator.resolution)
     return torch.cat([empty, *(images.cpu() for images, _ in batches)])
 

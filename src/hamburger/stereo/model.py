@@ -118,9 +118,9 @@ class StereoNet(nn.Module):
         self.groups, self.max_disparity = groups, config["max_disparity"]
         self.features = StereoFeatures(width)
         stacked = config["volume"] == "concatenation"
-        self.join = nn.Conv2d(width, CONCATENATED_WIDTH, 1, bias=False) if stacked else None
+        self.compress = nn.Conv2d(width, CONCATENATED_WIDTH, 1, bias=False) if stacked else None
         self.aggregation = CostAggregation(2 * CONCATENATED_WIDTH if stacked else groups, config["volume_width"])
-        self.fineness = nn.Sequential(*conv2d_layers(width, width), nn.Conv2d(width, 9 * STRIDE**2, 1))
+        self.upsample_scores = nn.Sequential(*conv2d_layers(width, width), nn.Conv2d(width, 9 * STRIDE**2, 1))
 
     def forward(self, left: Tensor, right: Tensor, target: Tensor | None = None) -> Tensor | dict[str, Tensor]:
         _check_inputs(left, right, target)
@@ -129,7 +129,7 @@ class StereoNet(nn.Module):
         matched, unprojected = self.features(F.pad(torch.cat([left, right]), (0, -w % COARSEST, 0, -h % COARSEST)))
         # not by chunk(), for which an exporter would have to know that the batch is even and not empty
         costs = self.aggregation(self._volume(*matched.unflatten(0, (2, -1))))
-        scores = self.fineness(unprojected.unflatten(0, (2, -1))[0])
+        scores = self.upsample_scores(unprojected.unflatten(0, (2, -1))[0])
         disparity = upsample_disparity(STRIDE * soft_argmin(costs), scores, STRIDE)[..., :h, :w]
         if target is None:
             return disparity
@@ -137,9 +137,9 @@ class StereoNet(nn.Module):
 
     def _volume(self, left: Tensor, right: Tensor) -> Tensor:
         steps = self.max_disparity // STRIDE
-        if self.join is None:
+        if self.compress is None:
             return correlation_volume(left, right, disparities=steps, groups=self.groups)
-        return concatenation_volume(self.join(left), self.join(right), disparities=steps)
+        return concatenation_volume(self.compress(left), self.compress(right), disparities=steps)
 
 
 def _check_inputs(left: Tensor, right: Tensor, target: Tensor | None) -> None:
@@ -161,19 +161,17 @@ def _check_inputs(left: Tensor, right: Tensor, target: Tensor | None) -> None:
 # -- cost volume and disparity -----------------------------------------------------------------------------------------
 
 
-def shift_right(right: Tensor, disparities: int) -> Tensor:
-    """Right features shifted by each disparity, zeros outside the frame.   b c h w   ->   b c d h w, a view
+def shift_by_disparities(right: Tensor, disparities: int) -> Tensor:
+    """Right features at x - d, zeros outside the frame, the largest d first.   b c h w   ->   b c d h w, a view
 
-    Entry d at x is the feature at x - d. Windows over the padded rows have the opposite order, so the largest disparity
-    comes first: callers flip the result, when it is small.
+    Callers flip the disparities when the result is small.
     """
-    w = right.shape[-1]
-    return F.pad(right, (disparities - 1, 0)).unfold(3, w, 1).movedim(3, 2)
+    return F.pad(right, (disparities - 1, 0)).unfold(3, right.shape[-1], 1).movedim(3, 2)
 
 
 def correlation_volume(left: Tensor, right: Tensor, *, disparities: int, groups: int) -> Tensor:
     """Mean products of left and right features in each group of channels.   b c h w, b c h w   ->   b groups d h w"""
-    products = left.unsqueeze(2) * shift_right(right, disparities)
+    products = left.unsqueeze(2) * shift_by_disparities(right, disparities)
     return products.unflatten(1, (groups, -1)).mean(2).flip(2)
 
 
@@ -184,7 +182,7 @@ def concatenation_volume(left: Tensor, right: Tensor, *, disparities: int) -> Te
     """
     inside = torch.arange(disparities, device=left.device)[:, None] <= torch.arange(left.shape[-1], device=left.device)
     lefts = left.unsqueeze(2) * inside.to(left.dtype)[:, None]
-    return torch.cat([lefts, shift_right(right, disparities).flip(2)], dim=1)
+    return torch.cat([lefts, shift_by_disparities(right, disparities).flip(2)], dim=1)
 
 
 def soft_argmin(costs: Tensor) -> Tensor:

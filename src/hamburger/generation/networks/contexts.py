@@ -20,7 +20,6 @@ from hamburger.errors import (
     UnknownNameError,
     check_choice,
     check_count,
-    check_flag,
     did_you_mean,
 )
 from hamburger.generation.networks.layers import LayerFactory
@@ -289,9 +288,8 @@ class HamBlock(GatedContext):
     Breads have no bias, a discriminator has no norm, and no ReLU follows the sum.
 
     - `inner`: the paper's d, by default the channels; `rank`: by default d / 8
-    - `ham`: "nmf", "vq", "cd" (with beta 0.01 here), or a ham, which has its own rank
+    - `ham`: "nmf", "vq" or "cd" (with beta 0.01 here)
     - `steps`, `eval_steps`, `grad`, `seed`, `backend`: as in `Hamburger`
-    - `unit_bases`: start NMF from bases with unit columns, as the segmentation networks do; not by default here
     """
 
     def __init__(
@@ -301,7 +299,7 @@ class HamBlock(GatedContext):
         size: int,
         layers: LayerFactory,
         num_classes: int | None = None,
-        ham: str | Ham = "nmf",
+        ham: str = "nmf",
         inner: int | None = None,
         rank: int | None = None,
         steps: int = 6,
@@ -309,18 +307,16 @@ class HamBlock(GatedContext):
         grad: str | Gradient | None = None,
         seed: int = 0,
         backend: str = "auto",
-        unit_bases: bool = False,
     ) -> None:
         super().__init__()
-        call = "create_gan with context 'hamgan'"
         inner = channels if inner is None else inner
-        check_count(call, "inner", inner, least=1)
-        check_flag(call, "unit_bases", unit_bases)
-        value = _create_ham(call, ham, rank, inner)
+        check_count("create_gan with context 'hamgan'", "inner", inner, least=1)
+        rank = max(1, inner // 8) if rank is None else rank
+        value = as_ham(ham, rank=rank, beta=0.01) if ham == "cd" else as_ham(ham, rank=rank)
         self.rectify = value.nonnegative
         self.lower = layers.pointwise(channels, inner)
         self.ham = HamLayer(value, inner, steps=steps, eval_steps=eval_steps, grad=grad, seed=seed, backend=backend)
-        if isinstance(value, NMF) and not unit_bases:
+        if isinstance(value, NMF):
             self.ham.dictionary = UniformDictionary(value, dim=inner, seed=seed)
         self.upper = layers.pointwise(inner, channels)
         self.norm = None if num_classes is None else layers.conditional_norm(channels, num_classes)
@@ -335,12 +331,3 @@ class HamBlock(GatedContext):
             assert y is not None
             out = self.norm(out, y)
         return out
-
-
-def _create_ham(call: str, ham: str | Ham, rank: int | None, inner: int) -> Ham:
-    if not isinstance(ham, str):
-        if rank is not None:
-            raise OptionError(f"{call}: a ready ham has its rank; give either rank={rank} or the ham")
-        return as_ham(ham)
-    rank = max(1, inner // 8) if rank is None else rank
-    return as_ham(ham, rank=rank, beta=0.01) if ham == "cd" else as_ham(ham, rank=rank)

@@ -68,7 +68,7 @@ def is_channels_last(x: Tensor) -> bool:
 
 M = TypeVar("M", nn.Conv2d, nn.Linear, nn.Embedding)
 
-INITS = ("xavier", "xavier-relu", "orthogonal")
+INITS = ("xavier", "xavier-relu")
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,7 @@ class LayerFactory:
         return ConditionalBatchNorm2d(channels, num_classes=num_classes, eps=self.norm_eps, momentum=self.norm_momentum)
 
     def _fill(self, layer: M, gain: float = 1.0) -> M:
-        if self.init == "orthogonal":
-            nn.init.orthogonal_(layer.weight, gain)
-        else:
-            nn.init.xavier_uniform_(layer.weight, gain)
+        nn.init.xavier_uniform_(layer.weight, gain)
         bias = getattr(layer, "bias", None)
         if bias is not None:
             nn.init.zeros_(bias)
