@@ -160,7 +160,7 @@ def test_decompression_bomb_raises_before_decoding(tmp_path):
     file.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 99)))
     file.write(chunk(b"IEND", b""))
     (tmp_path / "bomb.png").write_bytes(file.getvalue())
-    with pytest.raises(InputError, match=r"bomb\.png: .*exceeds limit"):
+    with pytest.raises(InputError, match=r"bomb\.png: has more than the 67,108,864 pixels"):
         read_image(tmp_path / "bomb.png")
 
 

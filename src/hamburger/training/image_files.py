@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import DataError
+from hamburger.training.safe_files import MAX_PIXELS, check_pixels, describe
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")  # JPEG opens MPO too, which many telephones write into a .jpg
@@ -60,7 +61,7 @@ def read_indices(path: Path) -> Bytes:
         if image.mode in ("L", "P", "1"):
             return np.array(image, np.uint8)
         if image.mode.startswith("I"):
-            values = np.array(image, np.int64)
+            values = np.array(image, np.int32)
             if values.min() >= 0 and values.max() <= 255:
                 return values.astype(np.uint8)
             raise DataError(f"{path}: 16-bit label with values up to {values.max()}; class indices are 0 ... 255")
@@ -70,11 +71,11 @@ def read_indices(path: Path) -> Bytes:
         )
 
 
-def read_grey(path: Path) -> npt.NDArray[np.int64]:
+def read_grey(path: Path) -> npt.NDArray[np.int32]:
     """h w, whole numbers of 8 or 16 bits as the file has them: measurements, no colours. Colours raise."""
     with _opened(path) as image:
         if image.mode == "L" or image.mode.startswith("I"):
-            return np.array(image, np.int64)
+            return np.array(image, np.int32)
         raise DataError(f"{path}: has mode {image.mode}; numbers need one grey channel of 8 or 16 bits")
 
 
@@ -107,6 +108,7 @@ def _opened(path: Path, *, load: bool = True, content: bytes | None = None) -> I
         with DECODERS:  # Pillow loads them at the first file; other threads would not find them yet
             Image.init()
         with Image.open(path if content is None else io.BytesIO(content), formats=FORMATS) as image:
+            check_pixels(path, *image.size)  # known from the header; decoding allocates them
             if load:
                 image.load()
             yield image
@@ -116,8 +118,10 @@ def _opened(path: Path, *, load: bool = True, content: bytes | None = None) -> I
         length = path.stat().st_size if content is None else len(content)
         what = "empty file" if length == 0 else "no JPEG, PNG or WebP image"
         raise DataError(f"{path}: {what}") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own limit is higher
+        raise DataError(f"{path}: has more than the {MAX_PIXELS:,} pixels that are read; resize it") from None
     except Exception as error:  # decoders raise any exception on a damaged file
-        reason = REASONS.get(type(error), f"damaged or incomplete ({error})")
+        reason = REASONS.get(type(error), f"damaged or incomplete ({describe(error)})")
         raise DataError(f"{path}: {reason}") from error
 
 
@@ -136,7 +140,7 @@ def _rgb(image: Any) -> Bytes:
     from PIL import Image
 
     if image.mode.startswith("I"):  # Pillow's own conversion would cut at 255 and leave white
-        values = np.array(image, np.int64).clip(0, 65535)
+        values = np.array(image, np.int32).clip(0, 65535)
         grey = ((values * 255 + 32767) // 65535).astype(np.uint8)
         return np.repeat(grey[..., None], 3, axis=-1)
     if image.has_transparency_data:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import pickle
+import pickletools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
 from hamburger.errors import DataError, OptionError, check_choice
+from hamburger.training.safe_files import MAX_FILE_BYTES, describe, read_bytes, show
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SIZE = 32
@@ -40,7 +41,7 @@ class CIFAR10(ImageSource):
 
     def origin(self) -> Any:
         # by content: all batches have the same size, and copies have arbitrary times
-        return [[path.name, hashlib.sha256(_read_bytes(path)).hexdigest()] for path in self.files]
+        return [[path.name, hashlib.sha256(read_bytes(path, MAX_FILE_BYTES)).hexdigest()] for path in self.files]
 
 
 def _find_batches(root: Path, split: str) -> list[Path]:
@@ -61,56 +62,101 @@ def _check_range(path: Path, lowest: int, highest: int) -> None:
         raise DataError(f"{path}: labels must be in 0 ... {len(CLASSES) - 1} (got {lowest} ... {highest})")
 
 
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as closed:
-        raise DataError(f"{path}: cannot be read ({closed.strerror or closed})") from None
-
-
 # -- reading a pickle safely -------------------------------------------------------------------------------------------
 #
-# Giving numpy's own types to a pickle is not safe: `ndarray` called with an object dtype and a buffer takes any bytes
-# as addresses. Here all of numpy's names resolve to one class that only keeps the state of the object.
+# Python's own unpickler allocates what a file of nine bytes tells it to, and creates or calls what the file names. Here
+# a loop over the opcodes builds dicts, lists and tuples, and keeps the state of numpy's objects; it calls nothing.
 
 
 class _NumpyObject:
     state: Any = None
 
-    def __init__(self, *_: object) -> None:
-        """Ignore the arguments: the state has all values."""
 
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-# Everything a batch refers to. Python 2 wrote them in 2009, with the names that numpy had then.
-ALLOWED = {
-    ("numpy.core.multiarray", "_reconstruct"): _NumpyObject,
-    ("numpy._core.multiarray", "_reconstruct"): _NumpyObject,
-    ("numpy", "ndarray"): _NumpyObject,
-    ("numpy", "dtype"): _NumpyObject,
-    ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # how Python 3 writes bytes in protocol 2
-}
+# everything a batch refers to; Python 2 wrote them in 2009, with the names that numpy had then
+NUMPY_NAMES = {f"{module} _reconstruct" for module in ("numpy.core.multiarray", "numpy._core.multiarray")}
+NUMPY_NAMES |= {"numpy ndarray", "numpy dtype"}
+ENCODE = "_codecs encode"  # how Python 3 writes bytes in protocol 2
+VALUES = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
+NUMBERS = ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1")
+TEXTS = ("SHORT_BINSTRING", "BINSTRING", "BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8")
 
 
-class _SafeUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"it uses {module}.{name}, which no CIFAR batch contains")
-        return ALLOWED[module, name]
+def read_pickle(content: bytes) -> Any:
+    """Return the value of a pickle of numbers, strings, dicts, lists, tuples and numpy arrays (`_NumpyObject`).
+
+    Raises an exception of any type for other content.
+    """
+    stack: list[Any] = []
+    above: list[list[Any]] = []  # the stacks below each mark
+    memo: dict[Any, Any] = {}
+    for opcode, argument, _ in pickletools.genops(content):
+        match opcode.name:
+            case "PROTO" | "FRAME":
+                pass
+            case "STOP":
+                return stack.pop()
+            case name if name in VALUES:
+                stack.append(VALUES[name])
+            case name if name in EMPTY:
+                stack.append(EMPTY[name]())
+            case name if name in NUMBERS or name in TEXTS:
+                stack.append(argument)
+            case "MARK":
+                above.append(stack)
+                stack = []
+            case "BINPUT" | "LONG_BINPUT" | "PUT":
+                memo[argument] = stack[-1]
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "BINGET" | "LONG_BINGET" | "GET":
+                stack.append(memo[argument])
+            case "GLOBAL" | "STACK_GLOBAL" as name:
+                called = argument if name == "GLOBAL" else f"{stack.pop(-2)} {stack.pop()}"
+                if called not in (*NUMPY_NAMES, ENCODE):
+                    raise ValueError(f"it uses {show(called)}, which no CIFAR batch contains")
+                stack.append(called)
+            case "APPEND":
+                stack[-2].append(stack.pop())
+            case "SETITEM":
+                stack[-3][stack[-2]] = stack[-1]
+                del stack[-2:]
+            case "TUPLE1" | "TUPLE2" | "TUPLE3" as name:
+                count = int(name[-1])
+                stack[-count:] = [tuple(stack[-count:])]
+            case "TUPLE" | "LIST" | "APPENDS" | "SETITEMS" as name:
+                items, stack = stack, above.pop()
+                if name in ("TUPLE", "LIST"):
+                    stack.append(tuple(items) if name == "TUPLE" else items)
+                elif name == "APPENDS":
+                    stack[-1].extend(items)
+                else:
+                    stack[-1].update(zip(items[::2], items[1::2], strict=True))
+            case "REDUCE":
+                called, arguments = stack[-2:]
+                stack[-2:] = [arguments[0].encode("latin1") if called == ENCODE else _NumpyObject()]
+            case "BUILD":
+                state = stack.pop()
+                if not isinstance(stack[-1], _NumpyObject):
+                    raise ValueError("it sets the state of something else than an array")
+                stack[-1].state = state
+            case name:
+                raise ValueError(f"it uses the opcode {name}, which no CIFAR batch contains")
+    raise ValueError("it ends early")
 
 
 def read_batch(path: Path) -> ImageChunk:
     """Return the images of a batch file. Executes nothing in the file."""
-    content = _read_bytes(path)
+    content = read_bytes(path, MAX_FILE_BYTES)
     try:
-        batch = _SafeUnpickler(io.BytesIO(content), encoding="bytes").load()
-        _, (count, length), _, fortran, values = batch[b"data"].state
+        # names are bytes or text, by the version of Python that wrote them
+        entries = {key if isinstance(key, str) else key.decode(): value for key, value in read_pickle(content).items()}
+        _, (count, length), _, fortran, values = entries["data"].state
+        values = values.encode("latin1") if isinstance(values, str) else values
         data = np.frombuffer(values, np.uint8).reshape(count, length, order="F" if fortran else "C")
-        labels = batch[b"labels"]
-    except Exception as broken:  # a damaged file can make the unpickler raise anything
-        raise DataError(f"{path}: not a CIFAR batch ({broken})") from None
+        labels = entries["labels"]
+    except Exception as broken:  # a damaged file leads anywhere
+        raise DataError(f"{path}: not a CIFAR batch ({describe(broken)})") from None
     if length != 3 * SIZE**2:
         raise DataError(f"{path}: not a CIFAR batch (its data are not n x {3 * SIZE**2} bytes)")
     if not isinstance(labels, list) or len(labels) != count or not all(isinstance(one, int) for one in labels):

@@ -14,6 +14,7 @@ from hamburger.classification.data.base import ImageChunk, ImageSource, image_so
 from hamburger.errors import DataError, check_choice, check_count, check_seed
 from hamburger.training.image_files import SUFFIXES, read_square
 from hamburger.training.loader import KeyedRng
+from hamburger.training.safe_files import read_lines, show
 
 FIGURES = {"train": 4096, "val": 1024}  # images per split
 FORMS = ("disc", "square", "cross", "ring")
@@ -227,12 +228,12 @@ def read_annotations(path: Path, images: Collection[str]) -> dict[str, str]:
     """Return the class of every image by its name; raise a DataError that lists the problems of the file."""
     problems: list[str] = []
     annotations: dict[str, str] = {}
-    for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), start=1):
+    for number, line in enumerate(read_lines(path, "the class of each image"), start=1):
         words = line.split()
         if len(words) == 1:
-            problems.append(f"line {number} has no class: {line.strip()!r}")
+            problems.append(f"line {number} has no class: {show(line.strip())}")
         elif words and (other := annotations.setdefault(words[0], words[1])) != words[1]:
-            problems.append(f"line {number} gives {words[0]} the class {words[1]}, another line {other}")
+            problems.append(f"line {number} gives {words[0]:.60} the class {words[1]:.60}, another line {other:.60}")
     problems += [f"{name} has no line" for name in sorted(set(images) - annotations.keys())]
     problems += [f"{name} has a line but no file" for name in sorted(annotations.keys() - set(images))]
     if problems:

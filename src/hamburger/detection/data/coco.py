@@ -33,6 +33,15 @@ from hamburger.training.datasets import (
     voc_palette,
 )
 from hamburger.training.image_files import read_image
+from hamburger.training.safe_files import (
+    MAX_JSON_BYTES,
+    MAX_MASK_BYTES,
+    check_pixels,
+    check_relative,
+    describe,
+    read_bytes,
+    show,
+)
 
 LAYOUT = "annotations/instances_<split>.json and a folder <split> of images"
 FILES = ("annotations/instances_{}.json", "annotations/{}.json", "{}.json")
@@ -78,6 +87,8 @@ class CocoSet(DetectionSet):
         self.classes = tuple(names[number] for number in numbers)
         _check_unique(self.file, "category id", [each["id"] for each in categories], "give each a different one")
         _check_unique(self.file, "class name", self.classes, "rename one, or choose by number with classes=0,1,...")
+        for image in content["images"]:
+            check_relative(f"{self.file}: image {show(image['id'])}", image["file_name"])
         self.palette = voc_palette(len(numbers) + 1)[1:]
         self.categories = {categories[number]["id"]: label for label, number in enumerate(numbers)}
         self.images: list[Entry] = content["images"]
@@ -97,16 +108,17 @@ class CocoSet(DetectionSet):
         for annotation in annotations:
             id, image = annotation.get("id"), annotation.get("image_id")
             fault = find_fault(annotation, images, categories)
-            # some tools repeat ids; only if the whole annotation is repeated would one object count twice
+            # some tools repeat ids; only if the whole object is repeated would it count twice
             if fault is None and isinstance(id, Hashable):
                 first = first_by_id.setdefault(id, annotation)
-                if first is not annotation and first == annotation:
+                if first is not annotation and all(first.get(key) == annotation.get(key) for key in OBJECT_FIELDS):
                     fault = "is listed twice"
+            known = _is_known(image, images)
+            if fault is None and np.prod(read_size(images[image])) * len(self.objects[image]) >= MAX_MASK_BYTES:
+                fault = f"the masks of its image need more than {MAX_MASK_BYTES:,} bytes; cut the image into tiles"
             if fault is not None:
-                known = _is_known(image, images)
-                self.faults.append(
-                    f"{self.file}: annotation {id} ({images[image]['file_name'] if known else 'no image'}): {fault}"
-                )
+                name = images[image]["file_name"] if known else "no image"
+                self.faults.append(f"{self.file}: annotation {show(id)} ({name}): {fault}")
                 if known:
                     self.unused[image] = ALL_INVALID
             elif annotation["category_id"] in self.categories:
@@ -115,7 +127,7 @@ class CocoSet(DetectionSet):
                 self.unused.setdefault(image, "has no annotation of the chosen classes")
 
     def path(self, index: int) -> Path:
-        return self.folder / str(self.images[index]["file_name"])
+        return self.folder / self.images[index]["file_name"]
 
     def read(self, index: int) -> Scene:
         image, (h, w) = self._read_image(index), read_size(self.images[index])
@@ -189,56 +201,66 @@ def read_size(image: Entry) -> tuple[int, int]:
 def _find_image_folder(root: Path, split: str, images: Sequence[Entry]) -> Path:
     """The folder that has one of the first images, or the one where they should be."""
     folders = [root / split, root / "images" / split, root / "images", root]
-    names = [str(image["file_name"]) for image in images[:20]]
+    names = [image["file_name"] for image in images[:20]]
     return next((folder for folder in folders if any((folder / name).is_file() for name in names)), folders[0])
 
 
 def _check_unique(file: Path, what: str, values: Sequence[Any], remedy: str) -> None:
     repeated = [value for value, n in Counter(values).items() if n > 1]
     if repeated:
-        raise DataError(f"{file}: several categories have the {what} {repeated[0]!r}; {remedy}")
+        raise DataError(f"{file}: several categories have the {what} {show(repeated[0])}; {remedy}")
 
 
 # -- the JSON file -----------------------------------------------------------------------------------------------------
 
+OBJECT_FIELDS = ("image_id", "category_id", "bbox", "segmentation", "area", "iscrowd")
 NEEDED = {"images": ("id", "file_name", "width", "height"), "annotations": (), "categories": ("id", "name")}
 
 
 def read_instances(path: Path) -> tuple[dict[str, list[Entry]], str]:
     """The content of a file of COCO instances, whose images and categories are complete, and its SHA-256."""
+    data = read_bytes(path, MAX_JSON_BYTES)
     try:
-        data = path.read_bytes()
         content = json.loads(data)
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not readable as JSON ({error})") from None
+    except RecursionError:
+        raise DataError(f"{path}: not readable as JSON (its lists are nested too deeply)") from None
+    except ValueError as error:  # also for numbers of thousands of digits
+        raise DataError(f"{path}: not readable as JSON ({describe(error)})") from None
     for part, keys in NEEDED.items():
         entries = content.get(part) if isinstance(content, dict) else None
         if not isinstance(entries, list):
             raise DataError(f"{path}: has no list of '{part}'; a file of COCO instances has {', '.join(NEEDED)}")
         for place, entry in enumerate(entries):
             if not isinstance(entry, dict):
-                raise DataError(f"{path}: {part}[{place}] must be a JSON object (got {entry!r:.40})")
+                raise DataError(f"{path}: {part}[{place}] must be a JSON object (got {show(entry)})")
             for key in keys:
                 if key not in entry:
                     raise DataError(f"{path}: {part}[{place}] has no {key}")
                 if not _is_valid(key, entry[key]):
-                    raise DataError(f"{path}: {part}[{place}]: {key} cannot be {entry[key]!r:.60}")
+                    raise DataError(f"{path}: {part}[{place}]: {key} cannot be {show(entry[key])}")
+            if part == "images":
+                check_pixels(Path(f"{path}: {part}[{place}]"), *read_size(entry))
     return content, hashlib.sha256(data).hexdigest()
 
 
 def _is_valid(key: str, value: Any) -> bool:
     if key in ("width", "height"):
         try:
-            return 0 < int(value) < 2**31
+            return not isinstance(value, bool) and 0 < int(value) < 2**31
         except (TypeError, ValueError, OverflowError):
             return False
-    return isinstance(value, str) or (key != "file_name" and isinstance(value, (int, float)))
+    return isinstance(value, str) or (key != "file_name" and _is_number(value))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number below LARGEST_NUMBER; true and false are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST_NUMBER
 
 
 # -- faults of annotations ---------------------------------------------------------------------------------------------
 
 TOLERANCE = 1.0  # pixels by which a box may reach beyond the image, since files round
-LARGEST_NUMBER = 1e18  # of a box or an area: a larger number is a mistake
+LARGEST_NUMBER = 1e18  # of an id, a box or an area: a larger number is a mistake, and NaN is not below it
 MIN_OVERLAP = 0.3  # of a box and its mask: they may differ (boxes of visible parts, of rotated boxes), but not more
 CORNERS_HINT = "a bbox is left, top, width and height, but this one looks like left, top, right, bottom"
 
@@ -246,24 +268,24 @@ CORNERS_HINT = "a bbox is left, top, width and height, but this one looks like l
 def find_fault(annotation: Entry, images: dict[Any, Entry], categories: set[Any]) -> str | None:
     """What is wrong with an annotation, found without drawing it; None if it is valid."""
     if not _is_known(annotation.get("image_id"), images):
-        return f"image_id {annotation.get('image_id')!r:.60} is not an image of the file"
+        return f"image_id {show(annotation.get('image_id'))} is not an image of the file"
     if not _is_known(annotation.get("category_id"), categories):
-        return f"category_id {annotation.get('category_id')!r:.60} is not a category of the file"
+        return f"category_id {show(annotation.get('category_id'))} is not a category of the file"
     h, w = read_size(images[annotation["image_id"]])
     box = annotation.get("bbox")
-    if not isinstance(box, list) or len(box) != 4 or not all(isinstance(v, (int, float)) for v in box):
-        return f"bbox must be left, top, width and height (got {box!r:.60})"
-    if not all(abs(v) < LARGEST_NUMBER for v in box) or box[2] <= 0 or box[3] <= 0:  # NaN is not below it
-        return f"bbox {box!r:.80} has no area"
+    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
+        return f"bbox must be the numbers left, top, width and height (got {show(box)})"
+    if box[2] <= 0 or box[3] <= 0:
+        return f"bbox {show(box)} has no area"
     if min(box[:2]) < -TOLERANCE or box[0] + box[2] > w + TOLERANCE or box[1] + box[3] > h + TOLERANCE:
         hint = f"; {CORNERS_HINT}" if box[0] < box[2] <= w and box[1] < box[3] <= h else ""
         return f"bbox {box} reaches outside the image of {w} x {h} pixels{hint}"
     area = annotation.get("area")
-    if area is not None and not (isinstance(area, (int, float)) and 0 <= area < LARGEST_NUMBER):
-        return f"area must be a number of pixels (got {area!r:.60})"
+    if area is not None and not (_is_number(area) and area >= 0):
+        return f"area must be a number of pixels (got {show(area)})"
     crowd = annotation.get("iscrowd")
     if crowd is not None and not (isinstance(crowd, (int, float)) and crowd in (0, 1)):  # "0" would be true
-        return f"iscrowd must be 0 or 1 (got {crowd!r:.60})"
+        return f"iscrowd must be 0 or 1 (got {show(crowd)})"
     try:
         extent = find_extent(annotation.get("segmentation"), (h, w))
     except InputError as error:
@@ -300,6 +322,7 @@ def _is_known(id: Any, known: Collection[Any]) -> bool:
 # pycocotools checks neither polygons nor RLEs and reads past its buffers: everything is validated here first.
 
 FARTHEST = 1e5  # pixels: pycocotools walks along edges in steps of a fifth of a pixel
+MAX_OUTLINE = 4e6  # pixels: for the same reason, it allocates about 100 bytes for each
 FLAT = 1e-6  # square pixels below which a triangle has no area
 # One number of an RLE string: five bits a character, the lowest first. Characters from P on say that more follow.
 PACKED_COUNT = re.compile("[P-o]{0,6}[0-O]")
@@ -342,7 +365,7 @@ def read_counts(segmentation: Any, size: tuple[int, int]) -> list[int]:
     except (KeyError, TypeError, ValueError, OverflowError):
         raise InputError("an RLE needs a 'size' of two numbers and 'counts'") from None
     if (h, w) != size:
-        raise InputError(f"the RLE is for {w} x {h} pixels, but the image has {size[1]} x {size[0]}")
+        raise InputError(f"the RLE is for {show(w)} x {show(h)} pixels, but the image has {size[1]} x {size[0]}")
     if not all(0 <= count <= h * w for count in counts):
         raise InputError(f"RLE counts must lie between 0 and {w} x {h} = {h * w} pixels")
     if sum(counts) != h * w:
@@ -385,6 +408,8 @@ def read_polygons(polygons: Any) -> list[list[float]]:
 
 def _read_corners(polygon: Any) -> list[float]:
     try:
+        if {str, bool} & set(map(type, polygon)):  # numpy would convert them
+            raise TypeError
         corners = np.asarray(polygon, np.float64)
     except (TypeError, ValueError, OverflowError):
         raise InputError("a polygon is a list of numbers x, y, x, y, ...") from None
@@ -393,6 +418,9 @@ def _read_corners(polygon: Any) -> list[float]:
     low, high = corners.min(), corners.max()
     if not (low > -FARTHEST and high < FARTHEST):  # also if one is NaN
         raise InputError(f"the corners of a polygon are pixels near the image (got {low:g} to {high:g})")
+    edges = np.abs(np.diff(corners.reshape(-1, 2), axis=0)).sum()
+    if edges > MAX_OUTLINE:
+        raise InputError(f"the outline of a polygon may be {MAX_OUTLINE:g} pixels long (got {edges:g})")
     return corners.tolist()
 
 

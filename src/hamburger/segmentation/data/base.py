@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from hamburger.training.datasets import (
     select_classes,
 )
 from hamburger.training.image_files import SUFFIXES, Bytes, read_image, read_indices
+from hamburger.training.safe_files import check_relative, read_lines
 
 OTHER_SUFFIXES = (".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
@@ -225,20 +227,15 @@ def read_ids(path: Path, images: ImageIndex | None = None) -> list[str]:
     """Return the ids of a split, one per line of the file.
 
     Lines look like `a`, `a.jpg`, `my photo 1`, `sub/a`, `a -1` or `images/a.jpg labels/a.png`: a line may contain more
-    than its id, and an id may contain spaces and folders. The longest reading that has an image is used.
+    than its id, and an id may contain spaces and folders. The longest reading that has an image is used. An id that
+    leaves the folder of the images is an error.
     """
     lines = read_lines(path, "the images of the split, one per line")
-    return [_resolve_line(line.strip(), images) for line in lines if line.strip()]
-
-
-def read_lines(path: Path, content: str) -> list[str]:
-    """Return the lines of a text file; `content` says in an error what it must list."""
-    try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise DataError(f"{path}: missing; it must list {content}") from None
-    except (OSError, UnicodeDecodeError) as broken:
-        raise DataError(f"{path}: not a readable text file ({broken})") from None
+    return [
+        check_relative(f"{path}, line {number}", _resolve_line(line.strip(), images))
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
 
 
 def _resolve_line(line: str, images: ImageIndex | None) -> str:
@@ -253,10 +250,10 @@ def _resolve_line(line: str, images: ImageIndex | None) -> str:
             id = _strip_suffix(text.split("/", folders)[-1])
             if images is not None and not {"", ".", ".."} & set(id.split("/")) and images.paths(id):
                 return id
-    # no image matches: return the reading that a person would expect
+    # no image matches: return the reading that a person would expect; Path.is_dir() would raise for long names
     likely = _strip_suffix(readings[-1])
     inner, _, name = likely.rpartition("/")
-    return likely if images is not None and inner and (images.folder / inner).is_dir() else name
+    return likely if images is not None and inner and os.path.isdir(images.folder / inner) else name  # noqa: PTH112
 
 
 def _strip_suffix(name: str) -> str:

@@ -18,9 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from hamburger.errors import DataError, OptionError
-from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs, read_lines
+from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs
 from hamburger.training.datasets import IGNORE, MOST_CLASSES, OUTSIDE, Colour, check_root, voc_palette
 from hamburger.training.image_files import Bytes, read_colours, read_indices, read_mode
+from hamburger.training.safe_files import read_lines, show
 
 PACKED = np.array((1 << 16, 1 << 8, 1))  # colours @ PACKED: one number for each colour
 LAYOUTS = "classes.txt, images/ and labels/ (both with one folder per split, or with train.txt and val.txt)"
@@ -92,13 +93,15 @@ def read_classes(path: Path) -> dict[str, Colour | None]:
             continue
         colour = None
         if len(words) > 3 and all(word.isdecimal() for word in words[-3:]):
-            r, g, b = (int(word) for word in words[-3:])
-            if max(r, g, b) > 255:
-                raise DataError(f"{path}, line {number}: a colour is three numbers 0 ... 255 (got {line.strip()!r})")
+            r, g, b = (int(word[:4]) for word in words[-3:])
+            if max(len(word) for word in words[-3:]) > 3 or max(r, g, b) > 255:
+                raise DataError(
+                    f"{path}, line {number}: a colour is three numbers 0 ... 255 (got {show(line.strip())})"
+                )
             words, colour = words[:-3], (r, g, b)
         name = " ".join(words)
         if name in colours:
-            raise DataError(f"{path}, line {number}: class '{name}' is listed twice")
+            raise DataError(f"{path}, line {number}: class {show(name)} is listed twice")
         colours[name] = colour
     if not 1 <= len(colours) <= MOST_CLASSES:
         raise DataError(f"{path}: there must be 1 ... {MOST_CLASSES} classes (got {len(colours)})")

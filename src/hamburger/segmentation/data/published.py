@@ -29,8 +29,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from hamburger.errors import DataError, OptionError, check_choice, check_flag
 from hamburger.files import write_atomically
 from hamburger.segmentation.data.base import (
@@ -41,8 +39,8 @@ from hamburger.segmentation.data.base import (
     list_pairs,
     read_ids,
 )
+from hamburger.segmentation.data.sbd import read_sbd_label
 from hamburger.training.datasets import Colour, check_root, join_problems, select_classes, voc_palette
-from hamburger.training.image_files import Bytes
 from hamburger.training.loader import prefetch
 
 VOC_CLASSES = (
@@ -254,18 +252,6 @@ def _find_sbd(root: Path, sbd: Path | None) -> Path:
 
 def write_label(labels: Mapping[str, Path], target: Path, id: str) -> None:
     source = labels[id]
-    png = source.read_bytes() if source.suffix == ".png" else encode_label_png(_read_mat(source), voc_palette(256))
+    is_png = source.suffix == ".png"
+    png = source.read_bytes() if is_png else encode_label_png(read_sbd_label(source), voc_palette(256))
     write_atomically(target / f"{id}.png", png)
-
-
-def _read_mat(path: Path) -> Bytes:
-    """Return the classes (h w) of an SBD file."""
-    from scipy.io import loadmat
-
-    try:
-        label = np.asarray(loadmat(path)["GTcls"]["Segmentation"][0, 0])
-    except Exception as broken:  # scipy can raise anything for a damaged file
-        raise DataError(f"{path}: not an SBD label, or damaged ({broken}); copy it again") from broken
-    if label.ndim != 2 or not ((label < len(VOC_CLASSES)) | (label == 255)).all():
-        raise DataError(f"{path}: label of shape {label.shape} with values up to {label.max()}; SBD has h w, 0 ... 20")
-    return label.astype(np.uint8)

@@ -18,6 +18,7 @@ from hamburger.errors import DataError, check_count
 from hamburger.stereo.data import UNKNOWN, StereoSample, StereoSet, describe_disparity
 from hamburger.training.datasets import Row, fingerprint_files, run_cached_checks
 from hamburger.training.image_files import read_grey, read_image
+from hamburger.training.safe_files import MAX_PIXELS, check_pixels, describe, read_lines, read_npy
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -154,16 +155,22 @@ def read_disparity(path: Path, *, scale: float = 1.0) -> Floats:
 
 def read_array(path: Path) -> Floats:
     """The only array of an .npz, read without unpickling.   ->   h w"""
+    values = None
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            names = list(archive.files)
-            values = archive[names[0]] if len(names) == 1 else None
+        # not np.load, which allocates before it knows a size
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            if len(members) == 1:
+                if members[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError("a compression that numpy does not write")  # zipfile would not bound its output
+                with archive.open(members[0]) as member:
+                    values = read_npy(member, most=MAX_PIXELS)
     except FileNotFoundError:
         raise DataError(f"{path}: missing") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: not readable as .npz ({error})") from None
+    except Exception as error:  # a damaged archive can make zipfile and numpy raise anything
+        raise DataError(f"{path}: not readable as .npz ({describe(error)})") from None
     if values is None or values.ndim != 2 or not np.issubdtype(values.dtype, np.floating):
-        content = f"{len(names)} arrays" if values is None else f"{values.dtype} of shape {values.shape}"
+        content = f"{len(members)} arrays" if values is None else f"{values.dtype} of shape {values.shape}"
         raise DataError(f"{path}: holds {content}; a disparity map is one array h w of floating-point numbers")
     return values.astype(np.float32)
 
@@ -187,13 +194,18 @@ def read_pfm(path: Path) -> Floats:
 
     try:
         with Image.open(path, formats=("PPM",)) as image:
+            check_pixels(path, *image.size)
+            if image.width * image.height * 4 > path.stat().st_size:
+                raise ValueError("it ends early")
             mode, values = image.mode, np.array(image, np.float32)
     except FileNotFoundError:
         raise DataError(f"{path}: missing") from None
-    except (OSError, ValueError) as error:
+    except DataError:
+        raise
+    except Exception as error:  # decoders raise any exception on a damaged file
         raise DataError(
-            f"{path}: not a one-channel PFM file, or damaged ({error}); it should begin with Pf, width, height and a "
-            f"scale that is not 0"
+            f"{path}: not a one-channel PFM file, or damaged ({describe(error)}); it should begin with Pf, width, "
+            f"height and a scale that is not 0"
         ) from None
     if mode != "F":
         raise DataError(f"{path}: has mode {mode}; a disparity map is a PFM file with one channel (Pf)")
@@ -211,11 +223,8 @@ def encode_pfm(values: Floats) -> bytes:
 
 def read_calibrated_size(path: Path) -> tuple[int, int]:
     """The `height=` and `width=` of a calibration file."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from None
-    sizes = [re.search(rf"^\s*{name}\s*=\s*(\d+)", text, re.MULTILINE) for name in ("height", "width")]
+    text = "\n".join(read_lines(path, "the calibration of the cameras"))
+    sizes = [re.search(rf"^\s*{name}\s*=\s*(\d{{1,9}})\b", text, re.MULTILINE) for name in ("height", "width")]
     if sizes[0] is None or sizes[1] is None:
         raise DataError(f"{path}: has no lines such as width=2964 and height=1988; add them or remove the file")
     return int(sizes[0][1]), int(sizes[1][1])

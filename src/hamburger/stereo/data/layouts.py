@@ -31,6 +31,7 @@ from hamburger.stereo.data import stereo_sets
 from hamburger.stereo.data.files import StereoFiles, StereoFileSet
 from hamburger.training.datasets import check_root
 from hamburger.training.image_files import SUFFIXES
+from hamburger.training.safe_files import read_lines, show
 
 
 def find_image(folder: Path, stem: str) -> Path:
@@ -44,16 +45,14 @@ def select_listed(root: Path, split: str, pairs: Iterable[StereoFiles]) -> list[
     path = root / f"{split}.txt"
     if not path.is_file():
         return None
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not readable as text ({error})") from None
+    lines = read_lines(path, "the ids of the pairs, one per line")
     known = {pair.id: pair for pair in pairs}
     requested = [line.strip() for line in lines if line.strip()]
     unknown = [id for id in requested if id not in known]
     if unknown:
         raise DataError(
-            "\n".join(f"{path}: no pair '{id}'{did_you_mean(id, sorted(known)[:40])}" for id in unknown[:20]), unknown
+            "\n".join(f"{path}: no pair {show(id)}{did_you_mean(id, sorted(known)[:40])}" for id in unknown[:20]),
+            unknown,
         )
     return [known[id] for id in requested]
 
