@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.checkpoints.read import read_checkpoint
-from hamburger.generation.metrics.extractors import NetworkExtractor, file_digest, load_network
+from hamburger.errors import CheckpointError
+from hamburger.generation.metrics.extractors import NetworkExtractor, file_digest
 
 VERSION = "1"  # of the features; change it when the network computes others
 
@@ -19,9 +20,12 @@ VERSION = "1"  # of the features; change it when the network computes others
 def efficientnet_lite0(path: str | os.PathLike[str], *, size: int = 224) -> NetworkExtractor:
     """EfficientNet-Lite0 up to its pooling, 1280 features, from a weights file of efficientnet_lite_pytorch."""
     network = EfficientNetLite0()
-    load_network(network, network.rename(read_checkpoint(path)), path)
-    options: dict[str, Any] = {"version": VERSION, "layout": torch.channels_last}
-    return NetworkExtractor(network, "efficientnet_lite0", size=size, digest=file_digest(path), **options)
+    try:
+        network.load_state_dict(network.rename(read_checkpoint(path)))
+    except RuntimeError as error:
+        raise CheckpointError(f"efficientnet_lite0: {path} does not fit: {error}") from None
+    network.to(memory_format=torch.channels_last)
+    return NetworkExtractor(network, "efficientnet_lite0", size=size, digest=file_digest(path), version=VERSION)
 
 
 class EfficientNetLite0(nn.Module):
@@ -32,6 +36,7 @@ class EfficientNetLite0(nn.Module):
         self.net: Any = timm.create_model("tf_efficientnet_lite0", pretrained=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
         features: Tensor = self.net.forward_features((255 * x - 127) / 128)
         return features.mean((2, 3))
 

@@ -26,7 +26,7 @@ def grid(
     ] = None,
     jobs: Annotated[int, typer.Option(help="number of runs at the same time")] = 1,
     extractor: Annotated[
-        str, typer.Option(help="inception, torch-fidelity, efficientnet-lite0, or package.module:function")
+        str, typer.Option(help="inception, efficientnet-lite0, or package.module:function")
     ] = "inception",
     weights: Weights = None,
     size: Size = None,

@@ -13,8 +13,8 @@ from hamburger.cli.output import DataFolder, Device, Devices, Nodes, Resume, Run
 
 app = typer.Typer(help="Generate images with HamGAN, SNGAN, SAGAN and YLG.", no_args_is_help=True)
 
-Extractor = Annotated[str, typer.Option(help="inception, torch-fidelity, or package.module:function")]
-Weights = Annotated[Path | None, typer.Option(help="the extractor's weights")]
+Extractor = Annotated[str, typer.Option(help="inception (FID's), or package.module:function")]
+Weights = Annotated[Path | None, typer.Option(help="the extractor's weights; default: downloaded")]
 Size = Annotated[int | None, typer.Option(help="input size of the extractor in pixels; default: its own")]
 Samples = Annotated[int, typer.Option(help="images to generate")]
 Compared = Annotated[int, typer.Option(help="images of each set for kernel distance, precision and recall")]
@@ -113,10 +113,6 @@ def fid(
     samples: Samples = 50_000,
     compared: Compared = 10_000,
     split: Annotated[str | None, typer.Option(help="split of the real images; default: that of the training")] = None,
-    resizer: Annotated[
-        str | None,
-        typer.Option(help="bilinear-antialias (default), bilinear or bilinear-tf1; not for torch-fidelity"),
-    ] = None,
     size: Size = None,
     truncation: Truncation = None,
     seed: Annotated[int, typer.Option(help="seed of the generated images")] = 0,
@@ -146,7 +142,7 @@ def fid(
             f"gan fid: {path} does not say which images it was trained on, unlike files of `ham gan train`; use "
             f"hamburger.generation.evaluate.measure_generator in Python instead"
         )
-    network = create_extractor(extractor, weights, resizer=resizer, size=size)
+    network = create_extractor(extractor, weights, size=size)
     source = open_source(
         str(info.extra["data"]),
         split or str(info.extra["split"]),

@@ -135,7 +135,7 @@ def test_an_interrupted_grid_keeps_the_rows_of_finished_runs(ham, tmp_path, monk
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ([], "--weights pt_inception"),
+        (["--extractor", "inceptio"], "did you mean 'inception'"),
         (["--extractor", "my_means:Means", "--contexts", "hamgn"], "hamgan"),
     ],
 )
