@@ -77,6 +77,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "segmentation-camvid-classes": lambda results: segmentation.class_table(results.rows("segmentation_camvid_h200")),
     "voc-352-final": lambda results: voc_352.final_table(results.rows("voc352_h200")),
     "voc-352-curves": lambda results: voc_352.curve_table(results.rows("voc352_h200")),
+    "voc-352-steps": lambda results: voc_352.other_steps_table(results.rows("voc352_h200")),
     "voc-352-objects": lambda results: voc_352.object_table(results.rows("voc352_h200")),
     "voc-352-classes": lambda results: voc_352.class_table(results.rows("voc352_h200")),
     "classes-cifar10-h200": lambda results: classification.classification_table(

@@ -16,18 +16,27 @@ def final_table(rows: Sequence[Row]) -> str:
     """Return scores of the last step and halfway, and the steps each cell needs to reach the baseline's last score."""
     final = _scores(rows, -1)
     halfway = _scores(rows, len(rows[0]["learning_curve"]) // 2 - 1)
+    multi = _evaluated(rows, "multi")
     lines = [
-        [cell, *cells, format_seeds(final[cell], 1), *_halfway_cells(halfway, cell), _steps_to_baseline(rows, cell)]
+        [
+            cell,
+            *cells,
+            format_seeds(final[cell], 1),
+            *_mean_and_gain(multi, cell),
+            *_mean_and_gain(halfway, cell),
+            _steps_to_baseline(rows, cell),
+        ]
         for cell, cells in ranked_cells(final, 1).items()
     ]
-    header = ["context", "mIoU", "spread", "minus none", "95 % interval", "each seed"]
-    header += ["halfway", "halfway minus none", "steps to the last score of none"]
+    header = ["context", "mIoU", "spread", "minus none", "95 % interval", "each seed", "multi-scale", "minus none"]
+    header += ["halfway", "minus none", "steps to the last score of none"]
     first = rows[0]
     note = (
         f"Recipe `{first['recipe']}`: HamNet, ResNet-50 at stride 16, {first['steps']:,} steps of {first['batch']} "
         f"crops of {first['crop']} pixels, precision {first['precision']}; validation mIoU in percent (single scale, "
-        f"all 1,449 images, longest side 352), seeds {list_seeds(rows)}; spread is the standard deviation over seeds, "
-        f"differences are paired by seed. A single seed gives no interval. {describe_environment(rows)}"
+        f"all 1,449 images, longest side 352; multi-scale: six scales and flip), seeds {list_seeds(rows)}; spread is "
+        "the standard deviation over seeds, differences are paired by seed. Fewer than three seeds give no interval. "
+        f"{describe_environment(rows)}"
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
 
@@ -41,6 +50,19 @@ def curve_table(rows: Sequence[Row]) -> str:
         for i, step in enumerate(steps)
     ]
     return markdown_table(["step", *cells], lines)
+
+
+def other_steps_table(rows: Sequence[Row]) -> str:
+    """Return the mean mIoU of trained hams evaluated with other numbers of steps K than those of the training."""
+    evaluated = [row for row in rows if row.get("other_steps")]
+    numbers = sorted({int(number) for row in evaluated for number in row["other_steps"]})
+    lines = []
+    for cell in dict.fromkeys(row["cell"] for row in evaluated):
+        group = [row for row in evaluated if row["cell"] == cell]
+        scores = [[100 * row["other_steps"][str(number)]["miou"] for row in group] for number in numbers]
+        own = summarise([100 * row["single"]["miou"] for row in group]).mean
+        lines.append([cell, list_seeds(group), f"{own:.1f}", *(f"{summarise(values).mean:.1f}" for values in scores)])
+    return markdown_table(["context", "seeds", "as trained", *(f"K = {number}" for number in numbers)], lines)
 
 
 def object_table(rows: Sequence[Row]) -> str:
@@ -84,9 +106,21 @@ def _scores(rows: Sequence[Row], point: int) -> Scores:
     return scores
 
 
-def _halfway_cells(halfway: Mapping[str, Mapping[int, float]], cell: str) -> list[str]:
-    gain = None if cell == "none" else compare_paired(halfway[cell], halfway["none"])
-    return [f"{summarise(list(halfway[cell].values())).mean:.1f}", "" if gain is None else f"{gain.mean:+z.1f}"]
+def _evaluated(rows: Sequence[Row], protocol: str) -> Scores:
+    """Return the scores of the last weights by a protocol, for the rows that have it."""
+    scores: Scores = {row["cell"]: {} for row in rows}
+    for row in rows:
+        if protocol in row:
+            scores[row["cell"]][row["seed"]] = 100 * row[protocol]["miou"]
+    return scores
+
+
+def _mean_and_gain(scores: Mapping[str, Mapping[int, float]], cell: str) -> list[str]:
+    """Return the mean of a cell and its paired difference to the baseline, empty where there is none."""
+    if not scores[cell]:
+        return ["", ""]
+    gain = None if cell == "none" else compare_paired(scores[cell], scores["none"])
+    return [f"{summarise(list(scores[cell].values())).mean:.1f}", "" if gain is None else f"{gain.mean:+z.1f}"]
 
 
 def _steps_to_baseline(rows: Sequence[Row], cell: str) -> str:
