@@ -9,6 +9,7 @@ import torch
 
 pytest.importorskip("triton")
 from hamburger.kernels import launcher
+from hamburger.kernels.cuda_graphs import GraphCache
 from hamburger.kernels.launcher import KernelLaunch, PackedTensors, pack_tensors
 
 
@@ -32,6 +33,8 @@ def on_the_cpu(monkeypatch):
     monkeypatch.setattr(launcher, "launch_compiled", lambda program, grid, args, stream: program(*args))
     monkeypatch.setattr(launcher, "current_stream", lambda: 0)
     monkeypatch.setattr(launcher, "_cache", {})
+    monkeypatch.setattr(launcher, "is_capturing", lambda: False)
+    monkeypatch.setattr(launcher, "graph_cache", GraphCache())
 
 
 def launch(*args):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 
 import pytest
 import torch
 from tolerances import RELATIVE, assert_close, relative_error
 
 import hamburger as hb
-from hamburger.kernels import launcher
+from hamburger.kernels import cuda_graphs, launcher
 from hamburger.layers import fused_block
 
 pytestmark = pytest.mark.gpu
@@ -259,10 +260,10 @@ def test_captured_in_a_cuda_graph(name):
 @pytest.mark.parametrize("b", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
 def test_cached_launches_give_the_same_bits(name, b, train, monkeypatch):
-    """The first call records its launches, later calls repeat them; other inputs give other outputs."""
+    """The first call records its launches, later calls repeat them or replay a CUDA graph of them."""
     layer = build(name, 256, rank=32).train(train)
     z = torch.randn(b, 256, 33, 32, device="cuda", dtype=torch.bfloat16)
-    monkeypatch.setattr(launcher, "_cache", {})
+    graphs = use_new_caches(monkeypatch)
 
     def call():
         if train:
@@ -276,8 +277,75 @@ def test_cached_launches_give_the_same_bits(name, b, train, monkeypatch):
     for _ in range(20):
         again = call()
         assert all(torch.equal(again[key], value) for key, value in first.items())
+        del again  # so that addresses repeat
+    assert graphs
     z.copy_(z.flip(1))
-    assert not torch.equal(call()["y"], first["y"])
+    replayed = {key: value.clone() for key, value in call().items()}
+    assert not torch.equal(replayed["y"], first["y"])
+    graphs.clear()
+    launched = call()
+    assert all(torch.equal(launched[key], value) for key, value in replayed.items())
+
+
+def use_new_caches(monkeypatch):
+    """Start with empty caches; returns the graphs by key."""
+    cache = cuda_graphs.GraphCache()
+    monkeypatch.delenv(cuda_graphs.REPLAY_VARIABLE, raising=False)
+    monkeypatch.setattr(launcher, "_cache", {})
+    monkeypatch.setattr(launcher, "graph_cache", cache)
+    return cache.graphs
+
+
+def test_replay_during_a_capture_in_another_thread(monkeypatch):
+    """With capture_error_mode="thread_local": during a global capture torch may not allocate in any thread."""
+    graphs = use_new_caches(monkeypatch)
+    layer = build("nmf", 256, rank=32).eval()
+    z = torch.randn(1, 256, 33, 32, device="cuda", dtype=torch.bfloat16)
+    begun, over, sums = threading.Event(), threading.Event(), []
+
+    def call():
+        with torch.no_grad(), autocast(torch.bfloat16):
+            return layer(z)
+
+    def capture():
+        graph, x = torch.cuda.CUDAGraph(), torch.ones(8, device="cuda")
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                y = x * 3
+                begun.set()
+                over.wait(30)
+            graph.replay()
+            sums.append(y.sum().item())
+        finally:
+            begun.set()
+
+    expected = call().clone()
+    call()  # allocates the memory of the calls below
+    thread = threading.Thread(target=capture)
+    thread.start()
+    begun.wait(30)
+    try:
+        equal = [torch.equal(call(), expected) for _ in range(10)]
+    finally:
+        over.set()
+        thread.join()
+    assert all(equal) and sums == [24.0] and graphs
+
+
+def test_graphs_are_dropped_while_they_run(monkeypatch):
+    graphs = use_new_caches(monkeypatch)
+    monkeypatch.setattr(cuda_graphs, "MAX_GRAPHS", 2)
+    layer = build("nmf", 256, rank=32).eval()
+    inputs = [torch.randn(1, 256, n, device="cuda", dtype=torch.bfloat16) for n in (3_000, 5_000, 7_000, 9_000)]
+
+    def call_all():
+        with torch.no_grad(), autocast(torch.bfloat16):
+            return [layer(z) for z in inputs]
+
+    expected = [y.clone() for y in call_all()]
+    for _ in range(12):
+        assert all(torch.equal(a, b) for a, b in zip(call_all(), expected, strict=True))
+    assert len(graphs) <= 2
 
 
 @pytest.mark.filterwarnings("ignore")  # inductor's advice

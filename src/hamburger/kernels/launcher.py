@@ -3,13 +3,14 @@
 `launch` caches the program that Triton compiled for a call. `launch_cached` caches the launches of a whole solve: the
 first call of a kind records them, later calls repeat them with new addresses and one allocation for all intermediate
 tensors. Only addresses change between such calls; tiles, strides and programs are the same. This is what a CUDA graph
-does, without private memory, fixed addresses and capture, and the launches may themselves be captured in one.
+does, without private memory and fixed addresses. Where addresses repeat, `cuda_graphs` replays the launches as one.
 
 Tensors saved for the backward pass are packed into one allocation, which is as cheap to save as a single tensor.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +20,8 @@ import torch
 import triton
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from hamburger.kernels.cuda_graphs import graph_cache, is_capturing
 
 # Triton derives anew at every launch what each argument means for the program: about 40 us for 30 arguments. Before
 # 3.4 a compiled kernel took other arguments.
@@ -187,6 +190,7 @@ class CachedLaunches(NamedTuple):
     outputs: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]  # shape, stride, dtype
     saved: PackedLayout | None
     workspace: int  # bytes
+    number: int  # unique in the process: a part of the key of their CUDA graphs
 
     def play(self, inputs: Sequence[int], device: torch.device) -> tuple[Outputs, PackedTensors]:
         """Repeat the launches with these addresses of the inputs, and new memory for everything else."""
@@ -197,15 +201,23 @@ class CachedLaunches(NamedTuple):
         workspace = torch.empty(self.workspace, dtype=torch.uint8, device=device)
         addresses = [*inputs, *[t.data_ptr() for t in outputs], saved.data_ptr(), workspace.data_ptr()]
         stream = current_stream()
+        if is_capturing() or has_launch_hook():  # the caller's capture or profiler should see single launches
+            self.launch_all(addresses, stream)
+        else:
+            key = self.number, stream, *addresses
+            graph_cache.run(key, stream, lambda stream: self.launch_all(addresses, stream))
+        return outputs, PackedTensors(() if self.saved is None else (saved,), self.saved)
+
+    def launch_all(self, addresses: Sequence[int], stream: int) -> None:
         for program, grid, template, pointers in self.launches:
             args = template.copy()  # another thread may be repeating the same launches
             for i, index, offset in pointers:
                 args[i] = addresses[index] + offset
             launch_compiled(program, grid, args, stream)
-        return outputs, PackedTensors(() if self.saved is None else (saved,), self.saved)
 
 
 _cache: dict[Hashable, CachedLaunches | None] = {}
+_numbers = itertools.count()
 
 
 def launch_cached(solve: Callable[..., Outputs], inputs: Sequence[Tensor | None], *facts: Hashable) -> Outputs:
@@ -354,7 +366,7 @@ def build_cached_launches(
                 return None
         cached.append(CachedLaunch(launch.program, launch.grid, args, tuple(pointers)))
     specs = tuple((tuple(t.shape), t.stride(), t.dtype) for t in outputs)
-    return CachedLaunches(tuple(cached), specs, layout, workspace)
+    return CachedLaunches(tuple(cached), specs, layout, workspace, next(_numbers))
 
 
 def _storage(t: Tensor) -> int:
