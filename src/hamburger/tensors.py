@@ -13,6 +13,7 @@ from torch import Tensor
 from hamburger.errors import InputError, NotFiniteError, ShapeError
 
 HALF = (torch.float16, torch.bfloat16)
+HALF_MAX = torch.finfo(torch.float16).max
 FLOATS = (*HALF, torch.float32, torch.float64)
 
 

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from tiers import full_except
 from tolerances import assert_close, relative_error
 
 import hamburger as hb
@@ -112,6 +113,72 @@ def test_a_layer_cast_to_half_runs_in_half(name, dtype):
     assert y.dtype == dtype
     exact = copy.deepcopy(layer).double()(z.double())
     assert relative_error(y, exact) < (0.02 if dtype == torch.float16 else 0.15)
+
+
+# The range that docs/2-in-a-network.md states. A variance is a square, and so is NMF's C C^T: hence not up to 1e38.
+RANGE = {
+    torch.float64: [1e-30, 1e-10, 1.0, 1e10, 1e30],
+    torch.float32: [1e-30, 1e-10, 1.0, 1e10, 1e15],
+    torch.bfloat16: [1e-30, 1e-10, 1.0, 1e10, 1e15],
+    torch.float16: [1e-7, 1e-3, 1.0, 1e2, 1e3, 1e4, 3e4],
+}
+
+
+def extreme_images(kind, scale, dtype):
+    z = torch.randn(2, 16, 6, 5, dtype=torch.float64)
+    z = {"zero": torch.zeros_like(z), "constant": torch.ones_like(z)}.get(kind, z) * scale
+    if kind == "outlier":
+        z[0, 3, 2, 2] = 100 * scale
+    largest = torch.finfo(dtype).max
+    return z.clamp(-largest, largest).to(dtype)
+
+
+@pytest.mark.parametrize("kind", ["plain", "zero", "constant", "outlier"])
+@pytest.mark.parametrize("init", full_except(("online",), ("random", "fixed", "learned", "online")))
+@pytest.mark.parametrize("dtype", list(RANGE), ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_layer_of_each_dtype_is_finite_over_its_range(name, dtype, init, kind):
+    for version in ("paper", "v2+"):
+        for scale in RANGE[dtype]:
+            layer = hb.Hamburger(16, ham=name, rank=4, init=init, version=version).to(dtype)
+            for training in (True, False):
+                z = extreme_images(kind, scale, dtype).requires_grad_()
+                y = layer.train(training)(z)
+                layer.zero_grad()
+                y.backward(torch.linspace(-1, 1, y.numel()).view(y.shape).to(dtype) / 100)
+                found = {"output": y, "input gradient": z.grad, **dict(layer.named_buffers())}
+                if dtype != torch.float16 or scale <= 100:  # the gradient of a weight is a sum over all positions
+                    found |= {f"gradient of {key}": p.grad for key, p in layer.named_parameters()}
+                broken = [key for key, tensor in found.items() if not tensor.isfinite().all()]
+                assert not broken, (version, scale, training, broken)
+
+
+@pytest.mark.parametrize("norm", ["batch", lambda c: torch.nn.GroupNorm(4, c), "none"], ids=["batch", "group", "none"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_float16_layer_is_accurate_at_scale_1e4(name, norm):
+    """Its products exceed 65504, which float16 cannot hold: they run in float32."""
+    layer = hb.Hamburger(64, norm=norm, **options(name)).half().train()
+    z = (torch.randn(2, 64, 8, 8) * 1e4).clamp(-3e4, 3e4).half()
+    bases = layer.ham.dictionary.bases
+    layer.ham.dictionary.init = "fixed"  # the same start for both
+    exact = copy.deepcopy(layer).double()(z.double()).clamp(-65504, 65504)
+    assert bases.dtype == torch.float16
+    assert relative_error(layer(z), exact) < 0.02
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf], ids=str)
+@pytest.mark.parametrize("build", [lambda: hb.Hamburger(8, rank=3, init="online"), lambda: hb.create_context("ema", 8)])
+def test_a_nonfinite_batch_leaves_the_dictionary_and_raises_under_debug(build, value):
+    layer = build().train()
+    z = torch.randn(3, 8, 5, 5)
+    z[1, 0, 0, 0] = value
+    name = next(key for key, _ in layer.named_buffers() if key.endswith("bases"))
+    before = {key: buffer.clone() for key, buffer in layer.named_buffers()}
+    with hb.debug(), pytest.raises(hb.NotFiniteError, match="sample 1 of 3"):
+        layer(z)
+    assert all(torch.equal(buffer, before[key]) for key, buffer in layer.named_buffers())
+    assert not layer(z)[1].isfinite().all()
+    assert torch.equal(layer.get_buffer(name), before[name])
 
 
 def test_nan_stays_in_its_image():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hamburger.errors import OptionError, ShapeError, check_count
 from hamburger.layers.norm import BatchNorm2d
 from hamburger.registry import Registry
-from hamburger.tensors import HALF, check_tensor, full_precision, widen
+from hamburger.tensors import HALF, check_finite, check_tensor, full_precision, widen
 
 contexts: Registry[nn.Module] = Registry("context")
 
@@ -22,6 +22,7 @@ def check_map(call: str, x: Tensor, channels: int) -> None:
     if x.dim() != 4 or x.shape[1] != channels:
         hint = f"; build it with channels={x.shape[1]}" if x.dim() == 4 else ""
         raise ShapeError(f"{call}: built for maps b c h w of {channels} channels, got {tuple(x.shape)}{hint}")
+    check_finite(call, "the input", x)
 
 
 def check_sizes(call: str, **sizes: object) -> None:

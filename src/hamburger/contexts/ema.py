@@ -97,7 +97,9 @@ class EMAU(nn.Module):
             total, count = packed[:-1].view_as(total), packed[-1]
         mean = total / count
         mean = normalise_columns(mean) if self.renormalize else mean
-        self.bases.copy_(torch.lerp(mean, self.bases.to(mean.dtype), self.momentum))
+        moved = torch.lerp(mean, self.bases.to(mean.dtype), self.momentum).to(self.bases.dtype)
+        # a batch with NaN must not spoil the average; decided on the device, without synchronising
+        self.bases.copy_(torch.where(torch.isfinite(moved).all(), moved, self.bases))
 
 
 def normalise_columns(bases: Tensor) -> Tensor:

@@ -24,9 +24,9 @@ from hamburger.hams.decompose import Backend, Gradient, GradientName, HamName, a
 from hamburger.kernels.dispatch import resolve_backend
 from hamburger.layers import fused_block
 from hamburger.layers.ham import Bread, HamLayer
-from hamburger.layers.norm import Norm, make_norm
+from hamburger.layers.norm import Norm, make_norm, run_in_dtype_of
 from hamburger.registry import options_of, suggest_options
-from hamburger.tensors import check_finite, check_tensor, widen
+from hamburger.tensors import HALF_MAX, check_finite, check_tensor, widen
 
 Version = Literal["paper", "v1", "v2", "v2+"]
 Part = Literal["lower", "ham", "upper"]
@@ -36,7 +36,6 @@ CodesInit = Literal["softmax", "cosine", "uniform"]
 VERSIONS = get_args(Version)
 LAYOUTS = get_args(Layout)
 PARTS: frozenset[Part] = frozenset(get_args(Part))
-HALF_MAX = torch.finfo(torch.float16).max
 DEFAULT_VERSION: Version = "paper"
 
 
@@ -213,10 +212,10 @@ class Hamburger(nn.Module):
         elif self.ham is not None:
             x = self.ham(x)
         if self.cheese is not None:
-            x = self.cheese(x)
+            x = run_in_dtype_of(x, self.cheese)
         if self.upper is not None:
             x = self.upper(x)
-        return self.norm(x)
+        return run_in_dtype_of(x, self.norm)
 
     def _check(self, z: Tensor) -> None:
         check_tensor("Hamburger", "the input", z)

@@ -24,8 +24,8 @@ INITS = ("random", "fixed", "learned", "online")  # the four initialisations of 
 class Bread(nn.Module):
     """W x (+ bias) at every position.   b c n   ->   b d n
 
-    Under float16 autocast it runs in float32: feature maps at scale 1e4 are ordinary inputs to a context layer, and
-    their products overflow float16. Under bfloat16 autocast it runs in bfloat16.
+    Under float16 autocast, and with float16 weights, it runs in float32 and returns float32: feature maps at scale 1e4
+    are ordinary inputs to a context layer, and their products overflow float16. bfloat16 stays bfloat16.
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, bias: bool) -> None:
@@ -43,16 +43,14 @@ class Bread(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         cast = autocast_dtype(x.device.type)
-        if cast == torch.float16:
+        if torch.float16 in (cast, self.weight.dtype):
             with full_precision(x.device.type):
-                return self._product(x.float())
-        return self._product(x if cast else x.to(self.weight.dtype))
+                return self._product(x.float(), self.weight.float(), None if self.bias is None else self.bias.float())
+        return self._product(x if cast else x.to(self.weight.dtype), self.weight, self.bias)
 
-    def _product(self, x: Tensor) -> Tensor:
-        weight = self.weight.expand(x.shape[0], -1, -1)
-        if self.bias is None:
-            return torch.bmm(weight, x)
-        return torch.baddbmm(self.bias[None, :, None], weight, x)
+    def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        weight = weight.expand(x.shape[0], -1, -1)
+        return torch.bmm(weight, x) if bias is None else torch.baddbmm(bias[None, :, None], weight, x)
 
     def extra_repr(self) -> str:
         out_channels, in_channels = self.weight.shape

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from typing import Literal, get_args
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hamburger import distributed
 from hamburger.distributed import draw_for_global_batch
 from hamburger.errors import InputError, OptionError, check_choice, check_positive
-from hamburger.tensors import is_recomputing, widen
+from hamburger.tensors import HALF_MAX, is_recomputing, widen
 
 Norm = Literal["batch", "group", "none"]
 NORMS = get_args(Norm)
@@ -30,6 +31,20 @@ def normalise_single_value(norm: _BatchNorm, x: Tensor) -> Tensor | None:
     if norm.training and x.numel() == x.shape[1]:
         return F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps)
     return None
+
+
+def run_in_dtype_of(x: Tensor, module: nn.Module) -> Tensor:
+    """Apply a norm to x. One cast to float16 runs in float32 where x is float32; its running statistics saturate."""
+    first = next(chain(module.parameters(), module.buffers()), None)
+    if first is None or first.dtype != torch.float16 or x.dtype == torch.float16:
+        return module(x)
+    owned = chain(module.named_parameters(), module.named_buffers())
+    wide = {key: tensor.float() if tensor.is_floating_point() else tensor.clone() for key, tensor in owned}
+    y: Tensor = torch.func.functional_call(module, wide, (x,))
+    with torch.no_grad():
+        for key, buffer in module.named_buffers():
+            buffer.copy_(wide[key].clamp(-HALF_MAX, HALF_MAX) if buffer.is_floating_point() else wide[key])
+    return y
 
 
 def keep_buffers(module: nn.Module) -> AbstractContextManager[None]:
