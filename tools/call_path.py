@@ -5,7 +5,7 @@
 
 Each call runs twice and the second run is recorded, so imports do not count. The script also prints the files on the
 call stack where a reader arrives: at the ham's arithmetic for `forward` and `decompose`, at the network's `forward` for
-`train-step` and `predict`.
+`train-step` and `predict`, and how many files build and run the network.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ import hamburger as hb
 SOURCE = Path(hb.__file__).parent
 ARITHMETIC = "hams/nmf.py", "update_codes"
 NETWORK = "segmentation/model.py", "forward"
+# folders and files whose code builds and runs a segmentation network
+NETWORK_FILES = (
+    *("backbones/", "contexts/", "hams/", "kernels/", "layers/", "segmentation/heads/", "segmentation/losses.py"),
+    *("segmentation/model.py", "linalg.py", "registry.py", "tensors.py"),
+)
 
 
 class CallPath:
@@ -176,6 +181,9 @@ def main() -> None:
             parser.error(f"no path {name!r}; choose from {', '.join(PATHS)}")
         path = PATHS[name]()
         lines = [f"{name}: {PATHS[name].__doc__}", f"  {len(path.files)} files run: {' '.join(path.files)}"]
+        if path.target == NETWORK:
+            network = [file for file in path.files if file.startswith(NETWORK_FILES)]
+            lines.append(f"  of which {len(network)} build and run the network: {' '.join(network)}")
         if path.stack:
             where = "arithmetic" if path.target == ARITHMETIC else "network"
             lines.append(f"  {len(path.stack)} lead to the {where}: {' '.join(path.stack)}")

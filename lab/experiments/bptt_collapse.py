@@ -46,7 +46,7 @@ from hamburger.layers.burger import Hamburger
 from hamburger.segmentation.evaluate import SegmentationScores
 from hamburger.segmentation.recipe import ANIMALS, SegmentationRecipe, voc_animals
 from hamburger.segmentation.task import SegmentationTask
-from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol
 from hamburger.training.train import train
 from hamburger_lab.size_batches import count_confusion
 

@@ -42,8 +42,7 @@ from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.evaluate import SegmentationScores, predict_labels
 from hamburger.segmentation.recipe import SegmentationRecipe, voc_352
 from hamburger.segmentation.task import SegmentationTask
-from hamburger.training.supervised import Confusion
-from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.supervised import SINGLE_SCALE, Confusion, EvaluationProtocol
 from hamburger.training.train import train
 from hamburger_lab.size_batches import count_confusion, size_batches
 

@@ -22,11 +22,17 @@ from hamburger.classification.data.base import load_images, open_source
 from hamburger.classification.recipe import classification_recipes
 from hamburger.classification.task import CLASSIFICATION
 from hamburger.cli.app import app
-from hamburger.inference.export import export
-from hamburger.inference.predict_files import FoundImages, InputImage, Summary, predict_folder
+from hamburger.inference.export import ExportSpec, compare_single_output, export
+from hamburger.inference.predict_files import (
+    FilePrediction,
+    FilePredictor,
+    FoundImages,
+    InputImage,
+    Summary,
+    predict_folder,
+)
 from hamburger.report.page import SECTIONS, write_report
 from hamburger.training.recipe import apply, to_json
-from hamburger.training.task_outputs import ExportSpec, FilePrediction, FilePredictor, compare_single_output
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from hamburger.segmentation.predict import (
     encode_label_png,
     measure_class_shares,
 )
-from hamburger.training.datasets import UNLABELLED, full_palette
+from hamburger.training.image_files import UNLABELLED, full_palette
 
 
 @pytest.fixture

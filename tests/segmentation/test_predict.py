@@ -8,7 +8,7 @@ from small_segmenter import ByColour, info, segmenter
 
 from hamburger.errors import InputError, OptionError
 from hamburger.segmentation.predict import Predictor, split_image
-from hamburger.training.accelerator import pick_device
+from hamburger.tensors import pick_device
 from hamburger.training.image_files import normalise
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from hamburger.errors import OptionError
 from hamburger.segmentation.evaluate import predict_labels, predict_probabilities
-from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol
 
 
 class Pointwise(nn.Module):

@@ -11,9 +11,8 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.checkpoints.weights_file import Info
-from hamburger.inference.predict_files import InputImage, predict_folder
+from hamburger.inference.predict_files import FilePrediction, FilePredictor, InputImage, predict_folder
 from hamburger.stereo.predict import find_pairs
-from hamburger.training.task_outputs import FilePrediction, FilePredictor
 
 
 @pytest.fixture

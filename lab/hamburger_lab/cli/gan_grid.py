@@ -43,7 +43,7 @@ def grid(
     from hamburger.cli.output import parse_ints, parse_names
     from hamburger.generation.evaluate import MeasureSettings
     from hamburger.tasks.sweep import cells
-    from hamburger.training.accelerator import pick_device
+    from hamburger.tensors import pick_device
     from hamburger_lab.gan_grid import GanCell, gan_variants, open_extractor, run_measured_grid
 
     on = pick_device(device)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.classification.data.batches import to_model_input
-from hamburger.inference.predict_files import read_square
+from hamburger.inference.predict_files import FilePrediction, FilePredictor, read_square
 from hamburger.insertion.inserted import InsertedContext
 from hamburger.training.task import Score
-from hamburger.training.task_outputs import CaptionedImage, FilePrediction, FilePredictor, Visualizer
+from hamburger.training.visualizer import CaptionedImage, Visualizer
 
 
 class ClassificationPredictor(FilePredictor):

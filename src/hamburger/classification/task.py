@@ -18,11 +18,11 @@ from hamburger.classification.evaluate import ClassificationScores, evaluate_cla
 from hamburger.classification.model import Classifier, create_classifier
 from hamburger.classification.predict import ClassificationPredictor, ClassificationVisualizer
 from hamburger.classification.recipe import ClassificationRecipe, check_classification_recipe, classification_recipes
+from hamburger.inference.export import ExportSpec
 from hamburger.training.datasets import check_same_classes
 from hamburger.training.loader import batch_options, to_layout
-from hamburger.training.supervised import Splits, describe_data
-from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol, Score, Task
-from hamburger.training.task_outputs import ExportSpec
+from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol, Splits, describe_data
+from hamburger.training.task import Score, Task
 
 
 class ClassificationSplits(Splits[ImageSet]):

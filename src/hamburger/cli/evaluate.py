@@ -33,7 +33,7 @@ def evaluate(
     from hamburger.tasks import task_of_weights
     from hamburger.tasks.evaluate import evaluate_weights
     from hamburger.tasks.load import find_weights
-    from hamburger.training.task import EvaluationProtocol
+    from hamburger.training.supervised import EvaluationProtocol
 
     protocol = EvaluationProtocol(parse_floats(scales, "eval"), flip, window)
     path = find_weights(weights)

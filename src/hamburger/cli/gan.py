@@ -85,7 +85,7 @@ def sample(
     from hamburger.files import check_writable
     from hamburger.generation.predict import SUMMARY, SampleRequest, count_images, select_row_classes, write_samples
     from hamburger.generation.weights import open_generator
-    from hamburger.training.accelerator import pick_device
+    from hamburger.tensors import pick_device
 
     request = SampleRequest(count, rows, ways, stops, parse_names(classes), truncation, seed, batch)
     on = pick_device(device)
@@ -130,7 +130,7 @@ def fid(
     from hamburger.generation.evaluate import MeasureSettings, measure_generator, measure_real
     from hamburger.generation.metrics.extractors import create_extractor
     from hamburger.generation.weights import open_generator
-    from hamburger.training.accelerator import pick_device
+    from hamburger.tensors import pick_device
 
     measure = MeasureSettings(samples=samples, compared=compared, seed=seed, truncation=truncation, batch=batch)
     if json is not None:

@@ -43,7 +43,7 @@ def predict(
     from hamburger.stereo.predict import find_pairs
     from hamburger.tasks import task_of_weights
     from hamburger.tasks.load import find_weights
-    from hamburger.training.accelerator import pick_device
+    from hamburger.tensors import pick_device
 
     on = pick_device(device)
     path = find_weights(weights)

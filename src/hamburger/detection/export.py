@@ -12,7 +12,7 @@ from torchvision.models.detection.transform import resize_boxes
 from torchvision.ops import box_iou, clip_boxes_to_image, nms
 
 from hamburger.detection.model import MASK_THRESHOLD
-from hamburger.training.task_outputs import ExportSpec, OutputComparison, Outputs
+from hamburger.inference.export import ExportSpec, OutputComparison, Outputs
 
 MIN_SIDE = 1e-2  # torchvision drops boxes with a shorter side
 DUMMY_BOXES = ((-2.0, -2.0, -1.0, -1.0), (-4.0, -4.0, -3.0, -3.0))  # overlap no box in an image

@@ -16,11 +16,10 @@ from hamburger.checkpoints.weights_file import Info
 from hamburger.detection.data import Scene
 from hamburger.detection.data.coco import encode_masks
 from hamburger.errors import check_positive
-from hamburger.inference.predict_files import read_image
-from hamburger.training.datasets import Colour, full_palette
-from hamburger.training.image_files import encode_image
+from hamburger.inference.predict_files import FilePrediction, FilePredictor, read_image
+from hamburger.training.image_files import Colour, encode_image, full_palette
 from hamburger.training.task import Score
-from hamburger.training.task_outputs import CaptionedImage, FilePrediction, FilePredictor, Legend, Visualizer
+from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
 
 MIN_SCORE = 0.5
 PROTOCOL = "objects of score {:g} or more"

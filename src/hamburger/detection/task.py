@@ -24,11 +24,11 @@ from hamburger.detection.export import detector_export_spec
 from hamburger.detection.model import Detector, create_detector
 from hamburger.detection.predict import ObjectPredictor, ObjectVisualizer
 from hamburger.detection.recipe import DetectionRecipe, check_detection_recipe, detection_recipes
+from hamburger.inference.export import ExportSpec
 from hamburger.training.datasets import check_each, check_same_classes
 from hamburger.training.loader import batch_options
 from hamburger.training.supervised import Splits, describe_data
 from hamburger.training.task import Score, Task
-from hamburger.training.task_outputs import ExportSpec
 
 
 class DetectionSplits(Splits[DetectionSet]):

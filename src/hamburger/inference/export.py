@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,13 +22,73 @@ from hamburger.errors import ExportError, HamburgerError, OptionError, check_cho
 from hamburger.files import check_writable, write_durably
 from hamburger.inference.predict_files import read_image
 from hamburger.training.image_files import normalise
-from hamburger.training.task_outputs import SEGMENTATION_EXPORT, ExportSpec, Outputs
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
 
 
 FREEDOMS = (("batch", "height", "width"), ("batch",), ())  # sets of dynamic axes, tried in this order
+
+
+# -- what a task says about its network --------------------------------------------------------------------------------
+
+
+Outputs = tuple[Tensor, ...]
+
+
+class OutputComparison(NamedTuple):
+    """Two outputs compared: the largest difference of values, the largest value, and a flag per prediction that is
+    the same in both."""
+
+    difference: float
+    largest: float
+    same: Tensor
+
+
+def compare_single_output(same: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Outputs, Outputs], OutputComparison]:
+    """A comparison for networks with one output; `same` returns a flag per prediction that agrees."""
+
+    def compare(ours: Outputs, theirs: Outputs) -> OutputComparison:
+        [a], [b] = ours, theirs
+        return OutputComparison(float((a - b).abs().max()), float(a.abs().max()), same(a, b))
+
+    return compare
+
+
+# whether the largest logit has the same index.   b k *spatial, twice
+compare_classes = compare_single_output(lambda ours, theirs: ours.argmax(1) == theirs.argmax(1))
+
+
+@dataclass(frozen=True)
+class ExportSpec:
+    """- `size`: default height and width of the example image
+    - `inputs`, `outputs`: names; each input is b 3 h w, normalised with the mean and std of `Info`
+    - `compare`: compares the outputs of torch and of the exported file
+    - `values`, `agreement`: words for the report: what `difference` is of, and what `same` means
+    - `predictions`: what the network makes one prediction for, in the plural; `least`: the share that must agree
+    - `exported`: the module to export, from the network
+    - `reference`: calls the network on the file's inputs; the file must return the same
+    - `dynamic`: axes that may be dynamic, if the exporter can; `static_reason`: why the others cannot
+    """
+
+    size: tuple[int, int] = (513, 513)
+    inputs: tuple[str, ...] = ("image",)
+    outputs: tuple[str, ...] = ("logits",)
+    compare: Callable[[Outputs, Outputs], OutputComparison] = compare_classes
+    values: str = "logits"
+    agreement: str = "labels agree"
+    predictions: str = "pixels"
+    least: float = 0.999
+    exported: Callable[[nn.Module], nn.Module] = lambda net: net
+    reference: Callable[..., Any] = lambda net, *images: net(*images)
+    dynamic: tuple[str, ...] = ("batch", "height", "width")
+    static_reason: str = ""
+
+
+SEGMENTATION_EXPORT = ExportSpec()
+
+
+# -- the export --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from hamburger.registry import options_of
 from hamburger.report import html
 from hamburger.report.html import CellText, Markup
 from hamburger.report.study import RunGroup, RunRecord, Study
-from hamburger.training.accelerator import pick_device
-from hamburger.training.task_outputs import Visualizer
+from hamburger.tensors import pick_device
+from hamburger.training.visualizer import Visualizer
 
 SEED = 0  # for drawing the images
 CANDIDATES = 32

@@ -20,7 +20,7 @@ from hamburger.report import html
 from hamburger.report.gallery import atom_tiles
 from hamburger.report.html import Markup
 from hamburger.report.study import RunError, RunRecord, read_json_object, read_rows
-from hamburger.training.accelerator import pick_device
+from hamburger.tensors import pick_device
 from hamburger.training.image_files import read_image
 
 SHEETS = 8  # sample sheets shown, evenly spaced over time

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.training.image_files import normalise
 from hamburger.training.supervised import (
+    SINGLE_SCALE,
     Confusion,
+    EvaluationProtocol,
     accuracy,
     evaluation_mode,
     iou,
@@ -21,7 +23,6 @@ from hamburger.training.supervised import (
     read_share,
     scores_by_class,
 )
-from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol
 
 
 def predict_probabilities(net: nn.Module, x: Tensor, protocol: EvaluationProtocol = SINGLE_SCALE) -> Tensor:

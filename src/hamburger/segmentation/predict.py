@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError, check_count
-from hamburger.inference.predict_files import read_image
-from hamburger.segmentation.data.base import encode_label_png
+from hamburger.inference.predict_files import FilePrediction, FilePredictor, read_image
 from hamburger.segmentation.data.published import VOC_CLASSES
 from hamburger.segmentation.evaluate import predict_labels
-from hamburger.training.accelerator import pick_device
-from hamburger.training.datasets import IGNORE, Colour, Sample, full_palette
-from hamburger.training.image_files import normalise
-from hamburger.training.task import EvaluationProtocol, Score
-from hamburger.training.task_outputs import CaptionedImage, FilePrediction, FilePredictor, Legend, Visualizer
+from hamburger.tensors import pick_device
+from hamburger.training.datasets import IGNORE, Sample
+from hamburger.training.image_files import Colour, encode_label_png, full_palette, normalise
+from hamburger.training.supervised import EvaluationProtocol
+from hamburger.training.task import Score
+from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
 
 if TYPE_CHECKING:
     from PIL import Image

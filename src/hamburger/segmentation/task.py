@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hamburger.checkpoints.weights_file import Info
 from hamburger.distributed import micro_batch_shares
 from hamburger.errors import CheckpointError
+from hamburger.inference.export import SEGMENTATION_EXPORT, ExportSpec
 from hamburger.layers.norm import set_bn_momentum
 from hamburger.registry import options_of
 from hamburger.segmentation.data import SegmentationSet, create_dataset, datasets
@@ -28,7 +29,6 @@ from hamburger.training.loader import batch_options, to_layout
 from hamburger.training.run_folder import BEST
 from hamburger.training.supervised import Splits, describe_data
 from hamburger.training.task import Score, Task
-from hamburger.training.task_outputs import SEGMENTATION_EXPORT, ExportSpec
 
 SegmentationSplits = Splits[SegmentationSet]
 

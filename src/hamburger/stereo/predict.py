@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.errors import InputError, OptionError
-from hamburger.inference.predict_files import FoundImages, InputImage, find_images, read_image
+from hamburger.inference.predict_files import (
+    FilePrediction,
+    FilePredictor,
+    FoundImages,
+    InputImage,
+    find_images,
+    read_image,
+)
 from hamburger.stereo.data import UNKNOWN, StereoSample
 from hamburger.stereo.data.files import encode_pfm
 from hamburger.stereo.data.layouts import MiddleburySet
@@ -19,7 +26,7 @@ from hamburger.stereo.evaluate import BOUNDS, mean_errors, sum_errors
 from hamburger.stereo.model import StereoNet
 from hamburger.training.image_files import encode_image, normalise
 from hamburger.training.task import Score
-from hamburger.training.task_outputs import CaptionedImage, FilePrediction, FilePredictor, Legend, Visualizer
+from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
 
 MAX_PNG_SCALE = 256  # PNG values per pixel of disparity, as in KITTI
 # from far to near, each lighter than the one before, so that the order survives in grey

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.distributed import micro_batch_shares
+from hamburger.inference.export import ExportSpec, compare_single_output
 from hamburger.registry import options_of
 from hamburger.stereo.data import (
     StereoBatch,
@@ -30,7 +31,6 @@ from hamburger.training.datasets import check_each
 from hamburger.training.loader import batch_options
 from hamburger.training.supervised import Splits, describe_data
 from hamburger.training.task import Score, Task
-from hamburger.training.task_outputs import ExportSpec, compare_single_output
 
 MAX_DIFFERENCE = 0.05  # pixels by which equal disparities may differ in an exported file
 

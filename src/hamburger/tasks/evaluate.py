@@ -14,8 +14,9 @@ from hamburger.checkpoints.weights_file import Info
 from hamburger.environment import describe_environment
 from hamburger.errors import OptionError
 from hamburger.tasks import task_of_weights
-from hamburger.training.accelerator import pick_device
-from hamburger.training.task import SINGLE_SCALE, EvaluationProtocol, Task
+from hamburger.tensors import pick_device
+from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.task import Task
 
 
 @dataclass(frozen=True)

@@ -25,22 +25,9 @@ from torch import Tensor, nn
 
 from hamburger import distributed
 from hamburger.errors import OptionError, check_choice, check_count
-from hamburger.tensors import map_tensors
+from hamburger.tensors import map_tensors, pick_device
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}  # by the recipe's precision
-
-
-def pick_device(name: str = "auto") -> torch.device:
-    """Return the named device; `auto` is the GPU if there is one, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0]
-        raise OptionError(f"device: {name!r} is not available ({why}); use auto, cpu or cuda") from None
-    return device
 
 
 class Accelerator:

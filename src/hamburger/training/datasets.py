@@ -17,11 +17,10 @@ from torch import Tensor
 from hamburger.errors import DataError, OptionError, ShapeError, did_you_mean
 from hamburger.files import write_atomically
 from hamburger.registry import Registry, options_of
-from hamburger.training.image_files import Bytes
+from hamburger.training.image_files import Bytes, Colour
 from hamburger.training.loader import Integers, KeyedRng
 
 IGNORE = 255  # the label of pixels that do not count
-Colour = tuple[int, int, int]
 Set = TypeVar("Set")
 
 
@@ -96,27 +95,6 @@ def _find_number(call: str, names: Sequence[str], one: str | int) -> int:
         return int(text)
     shown = names if len(names) <= 40 else [*names[:10], f"... {len(names)} of them"]
     raise OptionError(f"{call}: no class {one!r} among numbers 0 ... {len(names) - 1}{did_you_mean(text, shown)}")
-
-
-# -- colours -----------------------------------------------------------------------------------------------------------
-
-
-def voc_palette(k: int) -> tuple[Colour, ...]:
-    """Return VOC's colours: the bits of the class number, three at a time, fill red, green and blue from the top."""
-
-    def channel(number: int) -> int:
-        return sum((number >> 3 * i & 1) << 7 - i for i in range(8))
-
-    return tuple((channel(number), channel(number >> 1), channel(number >> 2)) for number in range(k))
-
-
-UNLABELLED: Colour = (224, 224, 192)  # entry 255, as PASCAL VOC draws it
-
-
-def full_palette(palette: Sequence[Colour], classes: int) -> list[Colour]:
-    """Return 256 colours: those given, then PASCAL VOC's for the index; 255 is the colour of unlabelled pixels."""
-    given = [(int(r), int(g), int(b)) for r, g, b in palette[:classes]]
-    return [*given, *voc_palette(255)[len(given) :], UNLABELLED]
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Image and label files to tensors, and ImageNet normalisation."""
+"""Image and label files to tensors, ImageNet normalisation, and label files with their colours."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ REASONS = {
 }
 
 Bytes = npt.NDArray[np.uint8]
+Colour = tuple[int, int, int]
 
 
 def read_image(path: Path) -> Tensor:
@@ -172,3 +173,35 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and not tensor.is_cuda:
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
+
+
+# -- label files and their colours -------------------------------------------------------------------------------------
+
+
+def voc_palette(k: int) -> tuple[Colour, ...]:
+    """Return VOC's colours: the bits of the class number, three at a time, fill red, green and blue from the top."""
+
+    def channel(number: int) -> int:
+        return sum((number >> 3 * i & 1) << 7 - i for i in range(8))
+
+    return tuple((channel(number), channel(number >> 1), channel(number >> 2)) for number in range(k))
+
+
+UNLABELLED: Colour = (224, 224, 192)  # entry 255, as PASCAL VOC draws it
+
+
+def full_palette(palette: Sequence[Colour], classes: int) -> list[Colour]:
+    """Return 256 colours: those given, then PASCAL VOC's for the index; 255 is the colour of unlabelled pixels."""
+    given = [(int(r), int(g), int(b)) for r, g, b in palette[:classes]]
+    return [*given, *voc_palette(255)[len(given) :], UNLABELLED]
+
+
+def encode_label_png(label: Tensor | Bytes, palette: Sequence[Colour]) -> bytes:
+    """Return a PNG whose pixel values are the labels; the palette only colours them.   label: h w uint8, on the CPU"""
+    from PIL import Image
+
+    image = Image.fromarray(np.asarray(label))
+    image.putpalette([value for colour in palette for value in colour])
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return buffer.getvalue()

@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Self, TypeVar
 
@@ -16,7 +17,16 @@ from torch import Tensor, nn
 
 from hamburger import distributed
 from hamburger.checkpoints.weights_file import Info, read_weights
-from hamburger.errors import CheckpointError, HamburgerError, InputError, ShapeError, check_count
+from hamburger.errors import (
+    CheckpointError,
+    HamburgerError,
+    InputError,
+    OptionError,
+    ShapeError,
+    check_count,
+    check_flag,
+    check_positive,
+)
 from hamburger.training.datasets import IGNORE
 from hamburger.training.loader import prefetch
 from hamburger.training.recipe import SupervisedTraining
@@ -77,6 +87,47 @@ def load_network(
             f"{call}: the tensors in {path} do not fit the network it describes: {' '.join(lines)}"
         ) from error
     return net.eval(), info
+
+
+# -- evaluation --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EvaluationProtocol:
+    """Class probabilities are averaged over `scales`, the mirrored image (`flip`) and the positions of a `window`.
+
+    `str(protocol)` is reported with every score.
+    """
+
+    scales: tuple[float, ...] = (1.0,)
+    flip: bool = False
+    window: int | None = None  # side of a square; neighbours overlap by a third
+
+    def __post_init__(self) -> None:
+        if not self.scales:
+            raise OptionError("evaluation: scales is empty; give at least one, such as 1.0")
+        for scale in self.scales:
+            check_positive("evaluation", "a scale", scale, most=8)
+        check_flag("evaluation", "flip", self.flip)
+        if self.window is not None:
+            check_count("evaluation", "window", self.window, least=16)
+
+    @property
+    def stride(self) -> int | None:
+        return None if self.window is None else -(-2 * self.window // 3)
+
+    def __str__(self) -> str:
+        single = len(self.scales) == 1
+        listed = ",".join(f"{scale:g}" for scale in self.scales)
+        parts = ["single scale" if self.scales == (1.0,) else f"scale {listed}" if single else f"scales {listed}"]
+        if self.flip:
+            parts.append("flip")
+        if self.window is not None:
+            parts.append(f"window {self.window}/{self.stride}")
+        return ", ".join(parts)
+
+
+SINGLE_SCALE = EvaluationProtocol()
 
 
 @contextmanager

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from hamburger.errors import OptionError, check_count, check_flag, check_positive
 from hamburger.registry import Registry
 from hamburger.training.datasets import check_classes, create_from_registry
 from hamburger.training.recipe import SupervisedTraining
+from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol, load_network
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
     from hamburger.training.run_folder import RunFolder
-    from hamburger.training.task_outputs import ExportSpec, FilePredictor, Visualizer
     from hamburger.training.trainer import Trainer
+    from hamburger.training.visualizer import Visualizer
 
 R = TypeVar("R", bound=SupervisedTraining)
 
@@ -86,44 +86,6 @@ class Score:
         return f"{self.words} {self.shown(value)} {self.unit}".rstrip()
 
 
-@dataclass(frozen=True)
-class EvaluationProtocol:
-    """Class probabilities are averaged over `scales`, the mirrored image (`flip`) and the positions of a `window`.
-
-    `str(protocol)` is reported with every score.
-    """
-
-    scales: tuple[float, ...] = (1.0,)
-    flip: bool = False
-    window: int | None = None  # side of a square; neighbours overlap by a third
-
-    def __post_init__(self) -> None:
-        if not self.scales:
-            raise OptionError("evaluation: scales is empty; give at least one, such as 1.0")
-        for scale in self.scales:
-            check_positive("evaluation", "a scale", scale, most=8)
-        check_flag("evaluation", "flip", self.flip)
-        if self.window is not None:
-            check_count("evaluation", "window", self.window, least=16)
-
-    @property
-    def stride(self) -> int | None:
-        return None if self.window is None else -(-2 * self.window // 3)
-
-    def __str__(self) -> str:
-        single = len(self.scales) == 1
-        listed = ",".join(f"{scale:g}" for scale in self.scales)
-        parts = ["single scale" if self.scales == (1.0,) else f"scale {listed}" if single else f"scales {listed}"]
-        if self.flip:
-            parts.append("flip")
-        if self.window is not None:
-            parts.append(f"window {self.window}/{self.stride}")
-        return ", ".join(parts)
-
-
-SINGLE_SCALE = EvaluationProtocol()
-
-
 class Task(ABC, Generic[R]):
     """One task. Networks are plain modules and data are of any type here; only the task looks inside them."""
 
@@ -132,7 +94,7 @@ class Task(ABC, Generic[R]):
     recipe: type[R]
     recipes: Registry[R]  # those of `ham list recipes`
     datasets: Registry[Any]  # by name; those whose constructor takes `root` are read from files
-    predictor: type[FilePredictor] | None = None  # for `ham predict`
+    predictor: type[Any] | None = None  # for `ham predict`: an inference.predict_files.FilePredictor
     visualizer: type[Visualizer] | None = None  # for the images of `ham report`
     # the first decides which weights are the best; the others may be None where a data set lacks what they need
     scores: tuple[Score, ...]
@@ -232,8 +194,6 @@ class Task(ABC, Generic[R]):
 
     def load(self, path: Path) -> tuple[Any, Info]:
         """The network on the CPU in evaluation mode, and its metadata."""
-        from hamburger.training.supervised import load_network
-
         return load_network("load", path, self.name, self.create)
 
     # -- scores --------------------------------------------------------------------------------------------------
@@ -282,5 +242,5 @@ class Task(ABC, Generic[R]):
     # -- use -----------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def export_spec(self, info: Info) -> ExportSpec:
-        """The inputs and outputs of the network, for `ham export`."""
+    def export_spec(self, info: Info) -> Any:
+        """The inputs and outputs of the network, for `ham export`: an inference.export.ExportSpec."""

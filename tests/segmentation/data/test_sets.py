@@ -13,7 +13,7 @@ from hamburger.errors import DataError, OptionError, UnknownNameError
 from hamburger.segmentation.data import create_dataset, datasets
 from hamburger.segmentation.data.checks import inspect_dataset
 from hamburger.segmentation.data.published import CONTEXT_CLASSES as CONTEXT
-from hamburger.training.datasets import voc_palette
+from hamburger.training.image_files import voc_palette
 
 DATA = SHARED / "data"
 ANIMALS = ("background", "cat", "cow", "dog", "horse", "person", "sheep")

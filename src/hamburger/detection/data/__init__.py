@@ -16,8 +16,8 @@ from torch import Tensor
 from hamburger.errors import DataError
 from hamburger.registry import Registry
 from hamburger.training.augment import AugmentedView, draw_view, interpolation_taps
-from hamburger.training.datasets import Colour, create_from_registry, format_problems
-from hamburger.training.image_files import MEAN, upload
+from hamburger.training.datasets import create_from_registry, format_problems
+from hamburger.training.image_files import MEAN, Colour, upload
 from hamburger.training.loader import BatchLoader, KeyedRng
 
 

@@ -24,15 +24,8 @@ from torch import Tensor
 
 from hamburger.detection.data import DetectionSet, Scene, detection_sets
 from hamburger.errors import DataError, InputError, check_choice
-from hamburger.training.datasets import (
-    Row,
-    check_root,
-    fingerprint_files,
-    run_cached_checks,
-    select_classes,
-    voc_palette,
-)
-from hamburger.training.image_files import read_image
+from hamburger.training.datasets import Row, check_root, fingerprint_files, run_cached_checks, select_classes
+from hamburger.training.image_files import read_image, voc_palette
 from hamburger.training.safe_files import (
     MAX_JSON_BYTES,
     MAX_MASK_BYTES,

@@ -21,7 +21,8 @@ import torch
 from hamburger.detection.data import DetectionSet, Scene, detection_sets, find_boxes
 from hamburger.detection.data.coco import Mask
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
-from hamburger.training.datasets import TWINS, WARM, Colour, cut_scene, shade
+from hamburger.training.datasets import TWINS, WARM, cut_scene, shade
+from hamburger.training.image_files import Colour
 from hamburger.training.loader import Integers, KeyedRng
 
 SPLITS = {"train": 2000, "val": 200}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,16 +13,8 @@ from torch import Tensor
 
 from hamburger.errors import DataError
 from hamburger.registry import Registry
-from hamburger.training.datasets import (
-    IGNORE,
-    OUTSIDE,
-    Colour,
-    Sample,
-    build_label_table,
-    create_from_registry,
-    select_classes,
-)
-from hamburger.training.image_files import SUFFIXES, Bytes, read_image, read_indices
+from hamburger.training.datasets import IGNORE, OUTSIDE, Sample, build_label_table, create_from_registry, select_classes
+from hamburger.training.image_files import SUFFIXES, Bytes, Colour, read_image, read_indices
 from hamburger.training.safe_files import check_relative, read_lines
 
 OTHER_SUFFIXES = (".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -168,17 +159,6 @@ class ImageLabelSet(SegmentationSet):
 def _format_values(values: Sequence[int], most: int = 8) -> str:
     text = ", ".join(map(str, values[:most]))
     return f"{text} ... ({len(values)} of them)" if len(values) > most else text
-
-
-def encode_label_png(label: Tensor | Bytes, palette: Sequence[Colour]) -> bytes:
-    """Return a PNG whose pixel values are the labels; the palette only colours them.   label: h w uint8, on the CPU"""
-    from PIL import Image
-
-    image = Image.fromarray(np.asarray(label))
-    image.putpalette([value for colour in palette for value in colour])
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 # -- lists of ids ------------------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ import numpy as np
 
 from hamburger.errors import DataError, OptionError
 from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs
-from hamburger.training.datasets import IGNORE, MOST_CLASSES, OUTSIDE, Colour, check_root, voc_palette
-from hamburger.training.image_files import Bytes, read_colours, read_indices, read_mode
+from hamburger.training.datasets import IGNORE, MOST_CLASSES, OUTSIDE, check_root
+from hamburger.training.image_files import Bytes, Colour, read_colours, read_indices, read_mode, voc_palette
 from hamburger.training.safe_files import read_lines, show
 
 PACKED = np.array((1 << 16, 1 << 8, 1))  # colours @ PACKED: one number for each colour

@@ -24,7 +24,8 @@ import torch
 
 from hamburger.errors import OptionError, check_choice, check_count, check_positive, check_seed
 from hamburger.segmentation.data.base import SegmentationSet, datasets
-from hamburger.training.datasets import TWINS, WARM, Colour, Sample, SceneLayout, cut_scene, shade
+from hamburger.training.datasets import TWINS, WARM, Sample, SceneLayout, cut_scene, shade
+from hamburger.training.image_files import Colour
 from hamburger.training.loader import KeyedRng
 
 SPLITS = {"train": 2000, "val": 200}

@@ -31,16 +31,10 @@ from pathlib import Path
 
 from hamburger.errors import DataError, OptionError, check_choice, check_flag
 from hamburger.files import write_atomically
-from hamburger.segmentation.data.base import (
-    ImageLabelPair,
-    ImageLabelSet,
-    datasets,
-    encode_label_png,
-    list_pairs,
-    read_ids,
-)
+from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs, read_ids
 from hamburger.segmentation.data.sbd import read_sbd_label
-from hamburger.training.datasets import Colour, check_root, join_problems, select_classes, voc_palette
+from hamburger.training.datasets import check_root, join_problems, select_classes
+from hamburger.training.image_files import Colour, encode_label_png, voc_palette
 from hamburger.training.loader import prefetch
 
 VOC_CLASSES = (
