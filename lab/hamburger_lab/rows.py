@@ -171,12 +171,6 @@ def is_generated(row: Row) -> bool:
     return str(row.get("recipe", "")).startswith(GENERATED_PREFIX)
 
 
-def has_collapsed(row: Row) -> bool:
-    """Return whether a network predicts only one class: no other class reaches an IoU of 0.1."""
-    scores = (row.get("per_class") or {}).values()
-    return len(scores) > 1 and sum(score is not None and score >= 0.1 for score in scores) <= 1
-
-
 def score_settings(row: Row) -> tuple[str, ...]:
     """Return the recipe settings that all runs of a file share and that may change a score."""
     settings = row["settings"] if "settings" in row else row.get("overrides") or []
@@ -214,12 +208,22 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """CSV with a line per row and the fields of all rows; lists and dicts inside a row are written as JSON."""
+    """CSV with a line per row and the fields of all rows; lists and dicts inside a row are written as JSON.
+
+    Text that a spreadsheet would run as a formula begins with an apostrophe.
+    """
     fields = dict.fromkeys(name for row in rows for name in row)
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(fields), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        nested = {name: json.dumps(value) for name, value in row.items() if isinstance(value, (list, tuple, dict))}
-        writer.writerow({**row, **nested})
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(map(_format_cell, fields))
+    writer.writerows([_format_cell(row.get(name)) for name in fields] for row in rows)
     return text.getvalue()
+
+
+def _format_cell(value: Any) -> Any:
+    if isinstance(value, (list, tuple, dict)):
+        return json.dumps(value)
+    if not isinstance(value, str):
+        return value
+    formula = value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return "'" * formula + value.replace("\r", " ")  # Python quotes no \r, which would end the line

@@ -57,3 +57,17 @@ def test_prepare_voc(tmp_path):
     result = CliRunner().invoke(app, [*arguments, "--any-counts"])
     assert result.exit_code == 0, result.output
     assert "trainaug 4" in result.stdout and "2 of VOC, 2 of SBD" in result.stdout
+
+
+def test_check_refuses_one_class_and_notes_classes_without_pixels(tmp_path):
+    arguments = ["data", "check", "folder", "--data", str(tmp_path), "--split", "train"]
+    fake_datasets.folder(tmp_path, classes="sky\nroad\ntree\ncar\n")
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0 and "note: folder: split 'train': no pixel of 1 classes: car" in result.stdout
+    (tmp_path / "classes.txt").write_text("background\ncell\n")
+    for path in (tmp_path / "labels").iterdir():
+        fake_datasets.write_label(path, (0, 255))
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2 and "every labelled pixel is 'background'" in result.stderr
+    result = CliRunner().invoke(app, [*arguments, "--option", "binary=true"])
+    assert result.exit_code == 0, result.output

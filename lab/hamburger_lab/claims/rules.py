@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from hamburger.report.study import LEVEL, PairedDifference, compare_paired, half_width
+from hamburger.report.study import LEVEL, PairedDifference, compare_paired, half_width, has_collapsed
 from hamburger_lab.ablations.grids import shared_training_name
 from hamburger_lab.claims.base import (
     CONFIRMED,
@@ -27,7 +27,7 @@ from hamburger_lab.claims.base import (
     Verdict,
     combine_trials,
 )
-from hamburger_lab.rows import Results, Row, cell_name, has_collapsed, is_generated, score_settings, values_by_seed
+from hamburger_lab.rows import Results, Row, cell_name, is_generated, score_settings, values_by_seed
 
 MARGIN = 0.5  # points of mIoU from which a difference matters
 MIN_RATIO = 1.05  # a smaller ratio does not matter, however certain

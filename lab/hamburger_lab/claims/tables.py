@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from hamburger.report.study import summarise
+from hamburger.report.study import has_collapsed, summarise
 from hamburger_lab.ablations.grids import ablations
 from hamburger_lab.claims.base import NOT_RUN, VERDICT_WORDS, Claim, Trial, Verdict, deciding_trials
 from hamburger_lab.claims.registry import CLAIMS, FAMILIES
@@ -22,7 +22,7 @@ from hamburger_lab.claims.result_tables import (
 )
 from hamburger_lab.claims.rules import RULES, VERDICT_TABLE
 from hamburger_lab.markdown import markdown_table
-from hamburger_lab.rows import Results, Row, has_collapsed, values_by_seed
+from hamburger_lab.rows import Results, Row, values_by_seed
 
 ClaimVerdicts = list[tuple[Claim, Verdict]]
 

@@ -41,6 +41,7 @@ class ClassificationTask(Task[ClassificationRecipe]):
     scores = (Score("accuracy", "accuracy"),)
     pooled = "the share of the images of the validation split that are classified correctly"
     member_score = Score("per_class", "accuracy")
+    single_class = True
 
     def check(self, recipe: ClassificationRecipe, *, processes: int = 1) -> None:
         check_classification_recipe(recipe, processes=processes)

@@ -104,6 +104,8 @@ def run_and_show_grid(
     finished_rows = rows(grid, out)
     if finished_rows:
         Console().print(comparison_table(finished_rows))
+        for line in describe_rows(finished_rows):
+            typer.echo(f"note: {line}")
     if report and finished_rows:
         from hamburger.report.page import write_report
 
@@ -111,6 +113,16 @@ def run_and_show_grid(
         typer.echo(f"wrote {page}")
     if failure is not None:
         raise failure
+
+
+def describe_rows(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Sentences about runs that predict a single class."""
+    from hamburger.report.study import describe_collapses
+    from hamburger.tasks import task_named
+
+    names = dict.fromkeys(row["context"] for row in rows)
+    groups = {name: [row for row in rows if row["context"] == name] for name in names}
+    return describe_collapses(task_named(rows[0].get("task"), "compare: a row"), groups)
 
 
 def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -68,7 +68,8 @@ def _check_images(name: str, split: str, data: Path | None, options: dict[str, A
     with progress_bar(f"reading {split}", len(images)) as update:
         findings = inspect_dataset(images, cache=cache, after=lambda: update(advance=1))
     heading = f"{name}, {split}: {len(images):,} images, {format_sizes(findings.sizes)}"
-    return images, [heading, _class_table(images.classes, findings.pixels)], findings.problems
+    notes = [f"note: {line}" for line in findings.notes]
+    return images, [heading, _class_table(images.classes, findings.pixels), *notes], findings.problems
 
 
 def _class_table(classes: Sequence[str], pixels: Sequence[int]) -> Table:

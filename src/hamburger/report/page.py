@@ -12,7 +12,16 @@ from hamburger.files import check_writable, write_atomically
 from hamburger.report import html
 from hamburger.report.gallery import Gallery, open_gallery, render_atoms, render_predictions, render_spectra
 from hamburger.report.html import CellText, Markup
-from hamburger.report.study import PairedDifference, RunGroup, Study, compare_paired, group_runs, read_runs
+from hamburger.report.study import (
+    ALL_COLLAPSED,
+    PairedDifference,
+    RunGroup,
+    Study,
+    compare_paired,
+    describe_collapses,
+    group_runs,
+    read_runs,
+)
 from hamburger.training.task import Score
 
 SECTIONS = {
@@ -81,6 +90,7 @@ def _results(study: Study) -> Markup:
             "between them is not due to the context alone."
         )
         parts.append(html.paragraph(text, kind="note"))
+    parts += [html.paragraph(line, kind="note") for line in _collapses(study)]
     guide = (
         f"The {study.task.score.words} is that of the last step, {study.task.pooled}. "
         "Mean and sample standard deviation are over seeds, which change initial weights, data order and "
@@ -97,6 +107,11 @@ def _results(study: Study) -> Markup:
     return Markup("".join(parts))
 
 
+def _collapses(study: Study) -> list[str]:
+    results = {group.name: [run.result for run in group.runs if run.result] for group in study.groups}
+    return describe_collapses(study.task, results)
+
+
 # -- sentences ---------------------------------------------------------------------------------------------------------
 
 
@@ -105,6 +120,8 @@ def verdict_text(study: Study) -> Markup:
     best, ham, rival = study.best(), study.best("ham"), study.best("rival")
     if best is None or best.score is None:
         return html.paragraph("No run has finished yet: there is no score to compare.")
+    if _collapses(study) == [ALL_COLLAPSED]:
+        return html.paragraph(ALL_COLLAPSED)
     score, summary = study.task.score, best.score
     mean = " ".join(filter(None, (score.shown(summary.mean), score.unit)))
     spread = " with one seed, so its spread is unknown"

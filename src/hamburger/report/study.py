@@ -181,6 +181,35 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+# -- runs that predict a single class ----------------------------------------------------------------------------------
+
+
+ALL_COLLAPSED = (
+    "Every run predicts one class only, so these scores compare nothing: check the labels with `ham data check`, or "
+    "train longer."
+)
+
+
+def has_collapsed(result: Mapping[str, Any]) -> bool:
+    """Return whether a network predicts only one class: no other class reaches a score of 0.1."""
+    scores = (result.get("per_class") or {}).values()
+    return len(scores) > 1 and sum(score is not None and score >= 0.1 for score in scores) <= 1
+
+
+def describe_collapses(task: Task[Any], groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return a sentence for each group with such runs, or one if all runs are; `groups`: name to results."""
+    if not task.single_class:
+        return []
+    counts = {name: sum(map(has_collapsed, results)) for name, results in groups.items() if results}
+    if counts and all(counts[name] == len(groups[name]) for name in counts):
+        return [ALL_COLLAPSED]
+    return [
+        f"{name} predicts one class only with {count} of {len(groups[name])} seeds: its mean says little."
+        for name, count in counts.items()
+        if count
+    ]
+
+
 # -- groups of runs that differ only in the seed -----------------------------------------------------------------------
 
 

@@ -57,6 +57,7 @@ class SegmentationTask(Task[SegmentationRecipe]):
     scores = (Score("miou", "mIoU"), Score("pixel_accuracy", "pixel accuracy"))
     pooled = "pooled over the whole validation split; pixels without a label do not count"
     member_score = Score("per_class", "IoU")
+    single_class = True
     test_time_augmentation = True
 
     def check(self, recipe: SegmentationRecipe, *, processes: int = 1) -> None:
@@ -69,7 +70,9 @@ class SegmentationTask(Task[SegmentationRecipe]):
     ) -> SegmentationSplits:
         splits = Splits.create(recipe.data, root, create_dataset)
         if first:
-            check_each(splits, check_dataset)
+            for findings in check_each(splits, check_dataset):
+                for line in findings.notes:
+                    note(line)
         return splits
 
     def build(self, recipe: SegmentationRecipe, data: SegmentationSplits) -> Segmenter:

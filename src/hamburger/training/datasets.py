@@ -112,6 +112,12 @@ def join_problems(heading: str, problems: Sequence[str], hint: str = "") -> str:
     return "\n  ".join([heading, *problems[:SHOWN], *more])
 
 
+def join_names(names: Sequence[str], most: int = 8) -> str:
+    """Return the first names, comma-separated, and how many more there are."""
+    more = [f"... and {len(names) - most} more"] if len(names) > most else []
+    return ", ".join([*names[:most], *more])
+
+
 def format_problems(data: Any, problems: list[str]) -> str:
     """Return the problems of a data set in one message."""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"

@@ -102,6 +102,7 @@ class Task(ABC, Generic[R]):
     member_score: ClassVar[Score | None] = None  # the score of a single class, or other `member`
     member: ClassVar[str] = "class"
     absent: ClassVar[str] = "the class is neither labelled nor predicted"  # when a member has no score
+    single_class: ClassVar[bool] = False  # whether each pixel or image gets one class, so that a network can collapse
     fixed_batch_size: ClassVar[bool] = True  # whether the network always sees tensors of the same size in training
     test_time_augmentation: ClassVar[bool] = False  # whether `evaluate` takes other protocols than SINGLE_SCALE
 

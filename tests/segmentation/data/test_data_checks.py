@@ -98,7 +98,7 @@ def test_two_images_of_one_id_are_ambiguous(tmp_path):
 
 
 def test_a_single_pixel_is_valid(tmp_path):
-    fake_datasets.folder(tmp_path, ids=2)
+    fake_datasets.folder(tmp_path, ids=3)
     fake_datasets.write_image(tmp_path / "images" / "img0.png", (1, 1))
     fake_datasets.write_label(tmp_path / "labels" / "img0.png", (1,), (1, 1))
     data = create_dataset("folder", "train", tmp_path)
@@ -157,9 +157,9 @@ def test_the_second_check_reads_only_what_changed(tmp_path, monkeypatch, own_cac
 def test_findings_cached_for_other_colours_are_not_used(tmp_path):
     fake_datasets.folder(tmp_path, ids=2, classes="sky 0 0 255\nroad 0 255 0\n")
     Image.fromarray(np.full((*fake_datasets.SIZE, 3), (0, 0, 255), np.uint8)).save(tmp_path / "labels" / "img0.png")
-    assert check_dataset(create_dataset("folder", "train", tmp_path)).pixels == [24 * 32, 0, 0]
+    assert inspect_dataset(create_dataset("folder", "train", tmp_path)).pixels == [24 * 32, 0, 0]
     (tmp_path / "classes.txt").write_text("sky 0 255 0\nroad 0 0 255\n")
-    assert check_dataset(create_dataset("folder", "train", tmp_path)).pixels == [0, 24 * 32, 0]
+    assert inspect_dataset(create_dataset("folder", "train", tmp_path)).pixels == [0, 24 * 32, 0]
 
 
 @pytest.mark.parametrize("name", [n for n in datasets.names() if n.startswith("patchwork")])

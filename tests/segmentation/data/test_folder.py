@@ -9,6 +9,7 @@ from PIL import Image
 
 from hamburger.errors import DataError, OptionError
 from hamburger.segmentation.data import create_dataset
+from hamburger.segmentation.data.checks import inspect_dataset
 
 
 @pytest.mark.parametrize("layout", ["lists", "images/split", "split/images"])
@@ -120,3 +121,47 @@ def test_a_split_without_a_list(tmp_path):
     fake_datasets.folder(tmp_path)
     with pytest.raises(DataError, match=r"the images of 'test'.*test\.txt"):
         create_dataset("folder", "test", tmp_path)
+
+
+def binary_folder(root, values=(0, 255)):
+    root = fake_datasets.folder(root, classes="background\ncell\n")
+    for path in (root / "labels").iterdir():
+        fake_datasets.write_label(path, values)
+    return root
+
+
+def test_masks_of_0_and_255_are_refused_with_the_option_that_reads_them(tmp_path):
+    """255 means unlabelled: all other pixels are of one class, and any network would reach an mIoU of 100."""
+    (problem,) = inspect_dataset(create_dataset("folder", "train", binary_folder(tmp_path)), cache=False).problems
+    assert "split 'train': every labelled pixel is 'background'" in problem and "data.options.binary=true" in problem
+
+
+@pytest.mark.parametrize("values", [(0, 255), (0, 1), (0, 1, 255)])
+def test_binary_maps_255_and_1_to_the_second_class(tmp_path, values):
+    data = create_dataset("folder", "train", binary_folder(tmp_path, values), binary=True)
+    raw = np.array(Image.open(tmp_path / "labels" / "img0.png"))
+    assert np.array_equal(data[0].label.numpy(), raw > 0)
+    assert inspect_dataset(data, cache=False).problems == []
+
+
+def test_binary_refuses_other_values_and_other_numbers_of_classes(tmp_path):
+    data = create_dataset("folder", "train", binary_folder(tmp_path, (0, 128, 255)), binary=True)
+    with pytest.raises(DataError, match=r"label values 128 are not a class; expected 0 \.\.\. 1, or 255 for 'cell'"):
+        data[0]
+    with pytest.raises(OptionError, match="binary must be True or False"):
+        create_dataset("folder", "train", tmp_path, binary="yes")
+    (tmp_path / "classes.txt").write_text("a\nb\nc\n")
+    with pytest.raises(OptionError, match="binary needs two classes"):
+        create_dataset("folder", "train", tmp_path, binary=True)
+
+
+def test_remap_may_give_255_a_class(tmp_path):
+    data = create_dataset("folder", "train", binary_folder(tmp_path), remap={"0": 1, "255": 0})
+    raw = np.array(Image.open(tmp_path / "labels" / "img0.png"))
+    assert np.array_equal(data[0].label.numpy(), raw == 0)
+
+
+def test_classes_without_pixels_are_noted(tmp_path):
+    root = fake_datasets.folder(tmp_path, classes="sky\nroad\ntree\ncar\nbus\n")
+    findings = inspect_dataset(create_dataset("folder", "train", root), cache=False)
+    assert findings.problems == [] and findings.notes == ["folder: split 'train': no pixel of 2 classes: car, bus"]

@@ -141,10 +141,11 @@ class ImageLabelSet(SegmentationSet):
             else:
                 problems.append(f"{path}: missing, but {other.name} exists; convert labels to PNG, which is lossless")
         if label is not None and (label == OUTSIDE).any():
-            known = np.flatnonzero((self.table != OUTSIDE) & (np.arange(256) != IGNORE)).tolist()
+            known = np.flatnonzero(self.table[:IGNORE] != OUTSIDE).tolist()
+            meaning = "unlabelled" if self.table[IGNORE] == IGNORE else f"'{self.classes[self.table[IGNORE]]}'"
             problems.append(
                 f"{path}: label values {_format_values(np.unique(raw[label == OUTSIDE]).tolist())} are not a class; "
-                f"expected {known[0]} ... {known[-1]}, or {IGNORE} for unlabelled"
+                f"expected {known[0]} ... {known[-1]}, or {IGNORE} for {meaning}"
             )
         if image is not None and label is not None and image.shape[1:] != label.shape:
             (h, w), (height, width) = image.shape[1:], label.shape

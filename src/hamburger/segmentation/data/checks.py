@@ -11,16 +11,20 @@ import numpy as np
 
 from hamburger.errors import DataError
 from hamburger.segmentation.data.base import ImageLabelSet, SegmentationSet
-from hamburger.training.datasets import fingerprint_files, format_problems, run_cached_checks
+from hamburger.training.datasets import fingerprint_files, format_problems, join_names, run_cached_checks
 
 
 @dataclass
 class SegmentationFindings:
-    """`pixels`: pixel count of each class, then of unlabelled pixels.   `sizes`: (h, w) -> number of images"""
+    """`pixels`: pixel count of each class, then of unlabelled pixels.   `sizes`: (h, w) -> number of images
+
+    `notes`: what is suspicious, but can be trained on.
+    """
 
     problems: list[str]
     pixels: list[int]
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 def check_dataset(data: SegmentationSet) -> SegmentationFindings:
@@ -57,11 +61,29 @@ def inspect_dataset(
     rows = run_cached_checks(lambda index: _inspect_sample(data, index), fingerprints, key=key, after=after)
     pixels = np.array([row.get("pixels", no_pixels) for row in rows]).sum(0).tolist()
     problems += [line for row in rows if row["problem"] for line in row["problem"].split("\n")]
-    if not any(row["problem"] for row in rows) and not sum(pixels[:-1]):
-        classes = len(data.classes)
-        problems.append(f"{data.name}: no pixel of split '{data.split}' belongs to any of its {classes} classes")
     sizes = dict(Counter((row["h"], row["w"]) for row in rows if "h" in row))
-    return SegmentationFindings(problems, pixels, sizes)
+    findings = SegmentationFindings(problems, pixels, sizes)
+    if not any(row["problem"] for row in rows):
+        _check_frequencies(data, findings)
+    return findings
+
+
+def _check_frequencies(data: SegmentationSet, findings: SegmentationFindings) -> None:
+    """Add a problem where at most one class has pixels, and a note where others have none."""
+    present = [name for name, count in zip(data.classes, findings.pixels, strict=False) if count]
+    absent = [name for name in data.classes if name not in present]
+    where = f"{data.name}: split '{data.split}'"
+    if not present:
+        findings.problems.append(f"{where}: no pixel belongs to any of its {len(data.classes)} classes")
+    elif len(present) == 1 and absent:
+        binary = data.name == "folder" and len(data.classes) == 2 and findings.pixels[-1]
+        hint = "masks of the values 0 and 255 need --option binary=true (in training: --set data.options.binary=true)"
+        findings.problems.append(
+            f"{where}: every labelled pixel is '{present[0]}', so there is nothing to learn or to compare; "
+            f"{hint if binary else 'check the values of the labels, and that 255 means unlabelled'}"
+        )
+    elif absent:
+        findings.notes.append(f"{where}: no pixel of {len(absent)} classes: {join_names(absent)}")
 
 
 def _inspect_sample(data: SegmentationSet, index: int) -> dict[str, Any]:

@@ -6,8 +6,9 @@
     images/<split>/...                     labels/<split>/...             or one folder per split
     <split>/images/...                     <split>/labels/...             or the splits on top
 
-Labels are index maps: grey levels or palette indices 0 ... k - 1, and 255 where unlabelled. If every class has a colour
-in classes.txt, labels may also be RGB images in those colours; `ignore_colour` is then the colour of unlabelled pixels.
+Labels are index maps: grey levels or palette indices 0 ... k - 1, and 255 where unlabelled. For masks of two classes
+with the values 0 and 255, set `binary`. If every class has a colour in classes.txt, labels may also be RGB images in
+those colours; `ignore_colour` is then the colour of unlabelled pixels.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hamburger.errors import DataError, OptionError
+from hamburger.errors import DataError, OptionError, check_flag
 from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs
 from hamburger.training.datasets import IGNORE, MOST_CLASSES, OUTSIDE, check_root
 from hamburger.training.image_files import Bytes, Colour, read_colours, read_indices, read_mode, voc_palette
@@ -30,6 +31,7 @@ LAYOUTS = "classes.txt, images/ and labels/ (both with one folder per split, or 
 @datasets.register("folder")
 class LabelFolder(ImageLabelSet):
     """- `classes`: names or numbers of the classes to keep; all others become 255
+    - `binary`: masks of two classes: 0 is the first, 255 (or 1) the second; no pixel is unlabelled
     - `ignore`: further label value(s) that mean unlabelled
     - `remap`: from values in index maps to class numbers (255: unlabelled), for files whose values are not 0 ... k - 1;
       values without an entry are errors
@@ -42,7 +44,8 @@ class LabelFolder(ImageLabelSet):
         *,
         root: Path,
         classes: Sequence[str | int] | str | None = None,
-        ignore: int | Sequence[int] = IGNORE,
+        binary: bool = False,
+        ignore: int | Sequence[int] = (),
         remap: Mapping[int | str, int] | None = None,
         ignore_colour: Sequence[int] | None = None,
     ) -> None:
@@ -53,6 +56,14 @@ class LabelFolder(ImageLabelSet):
         pairs = find_pairs(root, split)
         super().__init__("folder", split, pairs, classes=list(colours), palette=palette, keep=classes)
         self.colours = build_colour_table(list(colours.values()), ignore_colour)
+        check_flag("folder", "binary", binary)
+        if binary:
+            if len(colours) != 2 or remap is not None:
+                raise OptionError(
+                    f"folder: binary needs two classes in classes.txt and no remap (got {len(colours)} classes); give "
+                    f"other values their classes with remap="
+                )
+            remap = {0: 0, 1: 1, IGNORE: 1}
         self.remapped = remap is not None
         if remap is not None:
             self.table = self.table[build_remap_table(remap, len(colours))]
