@@ -21,7 +21,7 @@ from hamburger.cli.app import app
 from hamburger.detection.data import create_detection_set
 from hamburger.detection.data.coco import read_mask
 from hamburger.detection.evaluate import evaluate_detector
-from hamburger.detection.predict import ObjectVisualizer, count_found
+from hamburger.detection.predict import ObjectVisualizer, count_correct
 from hamburger.detection.recipe import check_detection_recipe, detection_recipes
 from hamburger.detection.task import DETECTION
 from hamburger.errors import CheckpointError, Interrupted, TrainingError
@@ -205,11 +205,11 @@ def test_found_objects_count_once():
     scene, visualizer = scenes[0], ObjectVisualizer(scenes)
     m = len(scene.labels)
     twice = {"labels": scene.labels.repeat(2), "masks": scene.masks.repeat(2, 1, 1)}
-    assert count_found(twice, scene) == m and visualizer.judge(0, twice) == pytest.approx(2 / 3)
-    assert count_found({"labels": (scene.labels + 1) % 10, "masks": scene.masks}, scene) == 0
-    assert count_found({"labels": scene.labels, "masks": scene.masks.roll(30, 2)}, scene) < m
+    assert count_correct(twice, scene) == m and visualizer.judge(0, twice) == pytest.approx(2 / 3)
+    assert count_correct({"labels": (scene.labels + 1) % 10, "masks": scene.masks}, scene) == 0
+    assert count_correct({"labels": scene.labels, "masks": scene.masks.roll(30, 2)}, scene) < m
     nothing = {"labels": scene.labels[:0], "masks": scene.masks[:0]}
-    assert count_found(nothing, scene) == 0 and visualizer.judge(0, nothing) == 0
+    assert count_correct(nothing, scene) == 0 and visualizer.judge(0, nothing) == 0
     assert visualizer.judge(0, {"labels": scene.labels, "masks": scene.masks}) == 1
 
 

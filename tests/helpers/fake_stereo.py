@@ -59,7 +59,6 @@ def middlebury(root: Path) -> dict[str, np.ndarray]:
     write_png(root / "aloe" / "aloeGT.png", truths["aloe"])
     infinite = {name: np.where(truths[name] == 0, np.inf, truths[name]) for name in ("piano", "motorcycle")}
     write_pfm(root / "piano" / "disp0GT.pfm", infinite["piano"])
-    (root / "piano" / "calib.txt").write_text(f"cam0=[1 0 0; 0 1 0; 0 0 1]\nwidth={W}\nheight={H}\nndisp=16\n")
     write_image(root / "piano" / "im1L.png")  # 2014 also has the right view in other lighting
     write_image(root / "cones" / "im0.png")  # 2003 has nine views, two of them with disparities
     write_image(root / "cones" / "im1.png")

@@ -415,7 +415,6 @@ def _pfm() -> Files:
     return {"d.pfm": encode_pfm(noise(6, 8).astype(np.float32))}
 
 
-CALIBRATION = b"cam0=[1 0 0; 0 1 0; 0 0 1]\nwidth=2964\nheight=1988\n"
 FUZZERS: dict[str, Fuzzer] = {
     "png": _image_fuzzer("PNG", "a.png", "read_image", noise(9, 11, 4)),
     "jpeg": _image_fuzzer("JPEG", "a.jpg", "read_image", noise(9, 11, 3)),
@@ -426,11 +425,6 @@ FUZZERS: dict[str, Fuzzer] = {
         make_npz, mutate_inner("d.npz", unzip, rezip), _reader("stereo.data.files", "read_disparity", "d.npz")
     ),
     "pfm": Fuzzer(_pfm, mutate_file("d.pfm"), _reader("stereo.data.files", "read_disparity", "d.pfm")),
-    "calib": Fuzzer(
-        lambda: {"calib.txt": CALIBRATION},
-        mutate_file("calib.txt"),
-        _reader("stereo.data.files", "read_calibrated_size", "calib.txt"),
-    ),
     "mat": Fuzzer(
         make_mat,
         mutate_inner("a.mat", uncompress_mat, recompress_mat),

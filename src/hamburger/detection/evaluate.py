@@ -89,10 +89,10 @@ def score_images(images: Sequence[ScoredImage], classes: Sequence[str]) -> Detec
 def describe_image(index: int, scene: Scene, detections: dict[str, Tensor]) -> ScoredImage:
     """The objects of one image and a detector's output for it, in the terms of COCO files."""
     truth = _entries(scene.boxes, scene.masks, category_id=scene.labels, area=scene.areas, iscrowd=scene.crowd.int())
-    found = _entries(
+    predicted = _entries(
         detections["boxes"], detections["masks"], category_id=detections["labels"], score=detections["scores"]
     )
-    return ScoredImage(index, (scene.image.shape[1], scene.image.shape[2]), truth, found)
+    return ScoredImage(index, (scene.image.shape[1], scene.image.shape[2]), truth, predicted)
 
 
 def _entries(boxes: Tensor, masks: Tensor, **columns: Tensor) -> list[Entry]:
@@ -122,8 +122,8 @@ def average_precision(
                 width, height = entry["bbox"][2:]
                 area = width * height if kind == "bbox" else float(coco_masks.area(entry["segmentation"]))
                 # ids count from 1, since COCOeval takes a match with id 0 for none
-                own = {"id": len(annotations) + 1, "image_id": image.id}
-                annotations.append({"area": area, "iscrowd": 0, **entry, **own})
+                identity = {"id": len(annotations) + 1, "image_id": image.id}
+                annotations.append({"area": area, "iscrowd": 0, **entry, **identity})
         index = COCO()
         sizes = [{"id": image.id, "height": image.size[0], "width": image.size[1]} for image in images]
         categories = [{"id": label} for label in range(classes)]

@@ -133,7 +133,7 @@ class ObjectVisualizer(Visualizer):
     def judge(self, index: int, answer: Objects) -> float:
         scene = self.sample(index)
         total = len(scene.labels) + len(answer["labels"])
-        return 2 * count_found(answer, scene) / total if total else 1.0
+        return 2 * count_correct(answer, scene) / total if total else 1.0
 
     def row(self, index: int, answers: Mapping[str, Objects], note: str = "") -> list[CaptionedImage]:
         scene = self.sample(index)
@@ -141,8 +141,8 @@ class ObjectVisualizer(Visualizer):
         truth = {"boxes": scene.boxes, "labels": scene.labels, "masks": scene.masks}
         images = [CaptionedImage(self._draw(index, truth), f"{self.name(index)}, {count} objects{note}")]
         for name, objects in answers.items():
-            found = count_found(objects, scene)
-            caption = f"{name}: {found} of {count} found, {len(objects['labels']) - found} wrong"
+            correct = count_correct(objects, scene)
+            caption = f"{name}: {correct} of {count} found, {len(objects['labels']) - correct} wrong"
             images.append(CaptionedImage(self._draw(index, objects), caption))
         return images
 
@@ -155,7 +155,7 @@ class ObjectVisualizer(Visualizer):
         return [[(self.split.palette[label], self.split.classes[label]) for label in present]]
 
 
-def count_found(objects: Objects, scene: Scene) -> int:
+def count_correct(objects: Objects, scene: Scene) -> int:
     """The number of true objects with a detection of their class that overlaps them enough; each counts once."""
     free = torch.ones(len(scene.labels), dtype=torch.bool)
     for label, mask in zip(objects["labels"].tolist(), objects["masks"], strict=True):

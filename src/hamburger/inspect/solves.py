@@ -109,10 +109,10 @@ def find_ham(call: str, model: nn.Module, layer: str | None) -> tuple[str, HamLa
     if not hams:
         raise InputError(f"{call}: {where} contains no ham; name a Hamburger layer")
     # of the two hams of a dual Hamburger, the spatial one is the paper's
-    found = list(hams.items()) if len(hams) == 1 else [item for item in hams.items() if item[1].axis == "spatial"]
-    if len(found) != 1:
+    matches = list(hams.items()) if len(hams) == 1 else [item for item in hams.items() if item[1].axis == "spatial"]
+    if len(matches) != 1:
         raise OptionError(f"{call}: {where} contains several hams; name one with layer=: {', '.join(hams)}")
-    return found[0]
+    return matches[0]
 
 
 def _map_size(name: str, activations: dict[str, LayerActivations], around: list[str]) -> tuple[int, int]:

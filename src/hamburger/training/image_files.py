@@ -38,14 +38,11 @@ def read_image(path: Path) -> Tensor:
         return torch.from_numpy(np.array(_rgb(_upright(image)).transpose(2, 0, 1), order="C"))
 
 
-def read_square(path: Path, size: int, content: bytes | None = None) -> Bytes:
-    """The largest square in the middle, resized with a triangle filter that averages where it shrinks.   3 size size
-
-    `content` is the file where it lies inside an archive; `path` is then only its name.
-    """
+def read_square(path: Path, size: int) -> Bytes:
+    """The largest square in the middle, resized with a triangle filter that averages where it shrinks.   3 size size"""
     from PIL import Image
 
-    with _opened(path, content=content) as image:
+    with _opened(path) as image:
         pixels = Image.fromarray(_rgb(_upright(image)))
         side = min(pixels.size)
         left, top = (pixels.width - side) // 2, (pixels.height - side) // 2
@@ -102,13 +99,13 @@ def encode_image(pixels: npt.NDArray[Any], format: str, **options: Any) -> bytes
 
 
 @contextmanager
-def _opened(path: Path, *, load: bool = True, content: bytes | None = None) -> Iterator[Any]:
+def _opened(path: Path, *, load: bool = True) -> Iterator[Any]:
     from PIL import Image, UnidentifiedImageError
 
     try:
         with DECODERS:  # Pillow loads them at the first file; other threads would not find them yet
             Image.init()
-        with Image.open(path if content is None else io.BytesIO(content), formats=FORMATS) as image:
+        with Image.open(path, formats=FORMATS) as image:
             check_pixels(path, *image.size)  # known from the header; decoding allocates them
             if load:
                 image.load()
@@ -116,8 +113,7 @@ def _opened(path: Path, *, load: bool = True, content: bytes | None = None) -> I
     except DataError:
         raise
     except UnidentifiedImageError:
-        length = path.stat().st_size if content is None else len(content)
-        what = "empty file" if length == 0 else "no JPEG, PNG or WebP image"
+        what = "empty file" if path.stat().st_size == 0 else "no JPEG, PNG or WebP image"
         raise DataError(f"{path}: {what}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own limit is higher
         raise DataError(f"{path}: has more than the {MAX_PIXELS:,} pixels that are read; resize it") from None

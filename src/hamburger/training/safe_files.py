@@ -3,7 +3,7 @@
 | what | at most |
 | --- | --- |
 | pixels of an image, a label or a disparity map | 2^26, as 8192 x 8192 |
-| a list of images or classes, a calibration, a CIFAR batch, an SBD label (also decompressed) | 64 MiB |
+| a list of images or classes, a CIFAR batch, an SBD label (also decompressed) | 64 MiB |
 | a JSON file of COCO instances | 2 GiB |
 | masks of all objects of one image | 4 GiB |
 """

@@ -1,8 +1,7 @@
-"""Stereo pairs in files: images, disparities as PNG, PFM or npz, masks and calibration files."""
+"""Stereo pairs in files: images, disparities as PNG, PFM or npz, and masks."""
 
 from __future__ import annotations
 
-import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from hamburger.errors import DataError, check_count
 from hamburger.stereo.data import UNKNOWN, StereoSample, StereoSet, describe_disparity
 from hamburger.training.datasets import Row, fingerprint_files, run_cached_checks
 from hamburger.training.image_files import read_grey, read_image
-from hamburger.training.safe_files import MAX_PIXELS, check_pixels, describe, read_lines, read_npy
+from hamburger.training.safe_files import MAX_PIXELS, check_pixels, describe, read_npy
 
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -36,7 +35,6 @@ class StereoFiles(NamedTuple):
     scale: float = 1.0  # factor of disparities in PNGs
     disparity_right: Path | None = None  # if given, tells which pixels both cameras see
     mask: Path | None = None  # likewise
-    calibration: Path | None = None  # gives the size of the images
 
     def paths(self) -> list[Path]:
         return [path for path in self if isinstance(path, Path)]
@@ -96,9 +94,9 @@ def inspect_pair(pair: StereoFiles) -> Row:
 
     def read_truth(path: Path) -> Sequence[int]:
         disparity = read_disparity(path, scale=pair.scale)
-        found = describe_disparity(disparity)
-        row.update(known=found["known"], largest=found["largest"])
-        if not found["known"]:
+        described = describe_disparity(disparity)
+        row.update(known=described["known"], largest=described["largest"])
+        if not described["known"]:
             problems.append(f"{path}: no pixel has a known disparity")
         return disparity.shape
 
@@ -107,7 +105,6 @@ def inspect_pair(pair: StereoFiles) -> Row:
     read_shape(pair.disparity, read_truth)
     read_shape(pair.disparity_right, lambda path: read_disparity(path, scale=pair.scale).shape)
     read_shape(pair.mask, lambda path: read_grey(path).shape)
-    read_shape(pair.calibration, read_calibrated_size)
     if pair.left in shapes:
         row["h"], row["w"] = shapes[pair.left]
         problems += describe_mismatches(pair.left, shapes[pair.left], shapes)
@@ -216,18 +213,6 @@ def encode_pfm(values: Floats) -> bytes:
     """The content of a little-endian PFM file.   h w"""
     height, width = values.shape
     return f"Pf\n{width} {height}\n-1\n".encode() + np.ascontiguousarray(values[::-1], dtype="<f4").tobytes()
-
-
-# -- calib.txt of Middlebury 2014 --------------------------------------------------------------------------------------
-
-
-def read_calibrated_size(path: Path) -> tuple[int, int]:
-    """The `height=` and `width=` of a calibration file."""
-    text = "\n".join(read_lines(path, "the calibration of the cameras"))
-    sizes = [re.search(rf"^\s*{name}\s*=\s*(\d{{1,9}})\b", text, re.MULTILINE) for name in ("height", "width")]
-    if sizes[0] is None or sizes[1] is None:
-        raise DataError(f"{path}: has no lines such as width=2964 and height=1988; add them or remove the file")
-    return int(sizes[0][1]), int(sizes[1][1])
 
 
 # -- shrinking: for networks whose largest disparity is too small at full size ----------------------------------------

@@ -2,7 +2,7 @@
 
 `middlebury`: the layouts of all years of the benchmark, one folder per pair, anywhere below `root`.
 
-    im0, im1       disp0GT.pfm (disp0.pfm), mask0nocc.png    2014 and later; calib.txt must agree with them
+    im0, im1       disp0GT.pfm (disp0.pfm), mask0nocc.png    2014 and later
     im2, im6       disp2.png, disp6.png                      2001 and 2003, 4 x disparity
     view1, view5   disp1.png, disp5.png                      2005 and 2006, 1 x disparity
     aL, aR         aGT.png                                   single pairs as other packages distribute them, for any `a`
@@ -146,7 +146,6 @@ def _describe_pair(folder: Path, root: Path, names: PairNames, name: str, scale:
         scale=names.scale if scale is None else float(scale),
         disparity_right=find_first(*names.truths_right),
         mask=find_first(names.mask),
-        calibration=find_first("calib.txt"),
     )
 
 

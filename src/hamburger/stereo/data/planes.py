@@ -198,14 +198,14 @@ def paint_view(surfaces: Sequence[Surface], nearest: Integers, points: Values, y
 
 def find_visible(surfaces: Sequence[Surface], nearest: Integers, right: Values, y: Values) -> Mask:
     """Whether the right camera sees the point of each left pixel, at x coordinate `right`: in frame, not occluded."""
-    own, others = np.empty_like(right), np.full_like(right, -np.inf)
+    nearest_disparity, others = np.empty_like(right), np.full_like(right, -np.inf)
     for number, surface in enumerate(surfaces):
         at = surface.point(right, y)
         disparity, is_nearest = at - right, nearest == number
-        own[is_nearest] = disparity[is_nearest]
+        nearest_disparity[is_nearest] = disparity[is_nearest]
         occludes = surface.covers(at, y) & ~is_nearest
         others[occludes] = np.maximum(others, disparity)[occludes]
-    return (right >= 0) & (right <= right.shape[1] - 1) & (own >= others)
+    return (right >= 0) & (right <= right.shape[1] - 1) & (nearest_disparity >= others)
 
 
 # -- textures ----------------------------------------------------------------------------------------------------------
