@@ -40,7 +40,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hamburger.environment import describe_environment
 from hamburger.errors import TrainingError
-from hamburger.files import read_json_lines, write_json_lines
+from hamburger.files import write_json_lines
 from hamburger.hams import cosine
 from hamburger.layers.burger import Hamburger
 from hamburger.segmentation.evaluate import SegmentationScores
@@ -48,6 +48,7 @@ from hamburger.segmentation.recipe import ANIMALS, SegmentationRecipe, voc_anima
 from hamburger.segmentation.task import SegmentationTask
 from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol
 from hamburger.training.train import train
+from hamburger_lab.rows import read_json_lines
 from hamburger_lab.size_batches import count_confusion
 
 BPTT = {"grad": "bptt", "steps": 6}

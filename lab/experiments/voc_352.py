@@ -36,7 +36,7 @@ from PIL import Image
 from torch import nn
 
 from hamburger.environment import describe_environment
-from hamburger.files import read_json_lines, write_json_lines
+from hamburger.files import write_json_lines
 from hamburger.layers.ham import HamLayer
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.evaluate import SegmentationScores, predict_labels
@@ -44,6 +44,7 @@ from hamburger.segmentation.recipe import SegmentationRecipe, voc_352
 from hamburger.segmentation.task import SegmentationTask
 from hamburger.training.supervised import SINGLE_SCALE, Confusion, EvaluationProtocol
 from hamburger.training.train import train
+from hamburger_lab.rows import read_json_lines
 from hamburger_lab.size_batches import count_confusion, size_batches
 
 # cell: context and its options

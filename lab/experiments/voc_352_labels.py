@@ -20,8 +20,8 @@ import torch
 from PIL import Image
 from voc_352 import write_row
 
-from hamburger.files import read_json_lines
 from hamburger.training.supervised import Confusion, accuracy, iou, miou
+from hamburger_lab.rows import read_json_lines
 
 VOID = 255
 SIZES = {"below 1 %": 0.01, "1 to 5 %": 0.05, "5 to 20 %": 0.2, "above 20 %": 1.0}  # largest share of the image

@@ -18,7 +18,7 @@ from hamburger.classification.data.base import load_images, open_source
 from hamburger.cli.output import grid_progress, image_progress, print_note, warnings_as_notes
 from hamburger.contexts import list_contexts
 from hamburger.errors import InputError, OptionError, UnknownNameError, did_you_mean
-from hamburger.files import check_writable, read_json_lines, write_atomically, write_json_lines
+from hamburger.files import check_writable, write_atomically, write_json_lines
 from hamburger.generation.evaluate import Distances, MeasureSettings, measure_generator, measure_real
 from hamburger.generation.metrics.extractors import NetworkExtractor, create_extractor, file_digest
 from hamburger.generation.networks.contexts import gan_contexts
@@ -31,6 +31,7 @@ from hamburger.tasks.sweep import Cell, check_grid, finished, run_grid
 from hamburger.tasks.sweep import rows as results
 from hamburger.training.recipe import apply, digest
 from hamburger.training.run_folder import RESULT, RunFolder
+from hamburger_lab.rows import read_json_lines
 
 RESULTS = Path("results")
 SAMPLES = "samples.png"

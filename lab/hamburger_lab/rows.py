@@ -16,9 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from hamburger.errors import DataError, OptionError
-from hamburger.files import read_json_lines, write_atomically
+from hamburger.files import write_atomically
 
 Row = dict[str, Any]
+
+
+def read_json_lines(path: Path, call: str) -> list[Row]:
+    """The objects of a JSON-lines file; none where there is no file. `call` starts error messages."""
+    rows: list[Row] = []
+    if path.exists():
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            try:
+                rows.append(dict(json.loads(line)))
+            except (ValueError, TypeError):
+                raise DataError(
+                    f"{call}: line {number} of {path} is not a JSON object; fix it or name another file"
+                ) from None
+    return rows
+
 
 # -- checks ----------------------------------------------------------------------------------------------------------
 

@@ -134,20 +134,6 @@ def read_text(path: Path, call: str, *, most: int = 2**20) -> str:
         raise DataError(f"{call}: {path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
-def read_json_lines(path: Path, call: str) -> list[dict[str, Any]]:
-    """The objects of a JSON-lines file; none where there is no file. `call` starts error messages."""
-    rows: list[dict[str, Any]] = []
-    if path.exists():
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            try:
-                rows.append(dict(json.loads(line)))
-            except (ValueError, TypeError):
-                raise DataError(
-                    f"{call}: line {number} of {path} is not a JSON object; fix it or name another file"
-                ) from None
-    return rows
-
-
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hamburger.errors import OptionError
-from hamburger.files import check_writable, read_json_lines, write_json_lines
+from hamburger.files import check_writable, write_json_lines
 from hamburger.tasks.sweep import Cell, check_grid, finished, rows
 from hamburger.training.recipe import digest
 from hamburger.training.run_folder import BEST, RESULT
 from hamburger_lab.ablations.cells import AblationCell, ablation_cells, group_evaluations
+from hamburger_lab.rows import read_json_lines
 
 PLACE = "{grid}"  # replaced by the name of the grid in --json and --csv
 

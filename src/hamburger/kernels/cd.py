@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import torch
 import triton
@@ -130,29 +129,7 @@ def _(dy: Tensor, dc: Tensor | None, bases: Tensor, projector: Tensor) -> Tensor
     return torch.empty_like(dy)
 
 
-cd_backward_op.register_autograd(common.refuse_second_derivative)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    bases, _, _, projector = output
-    ctx.like = inputs[0].dtype, inputs[0].shape
-    ctx.save_for_backward(bases, projector)
-    ctx.mark_non_differentiable(bases, projector)
-    ctx.set_materialize_grads(False)
-
-
-def _backward(ctx: Any, _: None, dc: Tensor | None, dy: Tensor | None, __: None) -> tuple[Tensor | None, ...]:
-    bases, projector = ctx.saved_tensors
-    assert projector.numel(), "solved with keep=False"
-    if dy is None and dc is None:
-        return (None,) * 6
-    if dy is None:
-        dtype, shape = ctx.like
-        dy = bases.new_zeros(shape, dtype=dtype)
-    return cd_backward_op(dy, dc, bases, projector), *(None,) * 5
-
-
-cd_op.register_autograd(_backward, setup_context=_save)
+common.register_readout_gradient(cd_op, cd_backward_op)
 
 
 def _launch_readout(

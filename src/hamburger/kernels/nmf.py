@@ -253,29 +253,7 @@ def _(dy: Tensor, dc: Tensor | None, bases: Tensor, ratio: Tensor) -> Tensor:
     return torch.empty_like(dy)
 
 
-nmf_backward_op.register_autograd(common.refuse_second_derivative)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    bases, _, _, ratio = output
-    ctx.like = inputs[0].dtype, inputs[0].shape
-    ctx.save_for_backward(bases, ratio)
-    ctx.mark_non_differentiable(bases, ratio)
-    ctx.set_materialize_grads(False)
-
-
-def _backward(ctx: Any, _: None, dc: Tensor | None, dy: Tensor | None, __: None) -> tuple[Tensor | None, ...]:
-    bases, ratio = ctx.saved_tensors
-    assert ratio.numel(), "solved with keep=False"
-    if dy is None and dc is None:
-        return (None,) * 5
-    if dy is None:
-        dtype, shape = ctx.like
-        dy = bases.new_zeros(shape, dtype=dtype)
-    return nmf_backward_op(dy, dc, bases, ratio), None, None, None, None
-
-
-nmf_op.register_autograd(_backward, setup_context=_save)
+common.register_readout_gradient(nmf_op, nmf_backward_op)
 
 
 def _column_tiles(t: TileSizes) -> dict[str, int]:

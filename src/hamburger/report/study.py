@@ -13,6 +13,7 @@ from typing import Any
 from hamburger.errors import HamburgerError
 from hamburger.hams.base import hams
 from hamburger.tasks import task_named
+from hamburger.training.recipe import flatten_fields
 from hamburger.training.task import Task
 
 LEVEL = 0.95  # confidence of every interval that is not asked for at another level
@@ -301,16 +302,6 @@ def group_runs(runs: Sequence[RunRecord]) -> Study:
     groups.sort(key=lambda group: KINDS.index(group.kind))
     mixed = tuple(key for key in _differing(list(fields.values())) if not key.startswith(CONTEXT_FIELDS))
     return Study(runs[0].task, tuple(groups), groups[0], mixed)
-
-
-def flatten_fields(value: Any, path: str = "") -> dict[str, Any]:
-    """Flatten nested objects to one level of dotted names."""
-    if not isinstance(value, dict):
-        return {path: value}
-    fields: dict[str, Any] = {}
-    for key, entry in value.items():
-        fields |= flatten_fields(entry, f"{path}.{key}" if path else key)
-    return fields
 
 
 def _differing(recipes: Sequence[dict[str, Any]]) -> list[str]:

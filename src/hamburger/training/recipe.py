@@ -200,24 +200,19 @@ def _set_fields(group: Any) -> dict[str, Any]:
     return {name: _set_fields(value) if dataclasses.is_dataclass(value) else value for name, value in values.items()}
 
 
-def flat(recipe: Training) -> dict[str, Any]:
-    """Fields by their dotted names, as `--set` takes them."""
+def flatten_fields(value: Any, path: str = "") -> dict[str, Any]:
+    """Flatten nested objects to one level of dotted names, as `--set` takes them."""
+    if not isinstance(value, dict):
+        return {path: value}
     fields: dict[str, Any] = {}
-
-    def walk(prefix: str, value: Any) -> None:
-        if isinstance(value, dict) and value:
-            for key, inner in value.items():
-                walk(f"{prefix}.{key}" if prefix else key, inner)
-        elif value != {}:
-            fields[prefix] = value
-
-    walk("", json.loads(to_json(recipe)))
+    for key, entry in value.items():
+        fields |= flatten_fields(entry, f"{path}.{key}" if path else key)
     return fields
 
 
 def differences(one: Training, other: Training) -> list[str]:
     """Such as `optim.lr: 0.009 here, 0.01 there`, for every field that differs."""
-    here, there = flat(one), flat(other)
+    here, there = (flatten_fields(json.loads(to_json(recipe))) for recipe in (one, other))
     pairs = {name: (here.get(name, "not set"), there.get(name, "not set")) for name in sorted({*here, *there})}
     return [f"{name}: {ours} here, {theirs} there" for name, (ours, theirs) in pairs.items() if ours != theirs]
 

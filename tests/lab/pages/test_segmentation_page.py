@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hamburger.files import read_json_lines
 from hamburger_lab.pages import segmentation
+from hamburger_lab.rows import read_json_lines
 
 RESULTS = Path(__file__).parents[3] / "results"
 FILES = sorted(RESULTS.glob("segmentation_*.jsonl"))
