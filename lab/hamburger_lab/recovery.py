@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from hamburger.files import encode_json
 from hamburger.hams import decompose, hams
 
 if TYPE_CHECKING:
@@ -154,4 +154,4 @@ def recovery_image(scene: Scene, recoveries: Sequence[Recovery]) -> bytes:
 def as_json(recoveries: Sequence[Recovery], **settings: object) -> bytes:
     fields = ("method", "steps", "error", "psnr_gain_db", "ms")
     rows = [{field: getattr(one, field) for field in fields} for one in recoveries]
-    return (json.dumps({**settings, "recoveries": rows}, indent=2) + "\n").encode()
+    return (encode_json({**settings, "recoveries": rows}, indent=2) + "\n").encode()

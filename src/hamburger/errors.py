@@ -39,7 +39,7 @@ class OptionError(HamburgerError, TypeError, ValueError):
 
 
 class NotFiniteError(HamburgerError, ValueError):
-    """NaN or infinity in an input, found under `hamburger.debug()`."""
+    """NaN or infinity: in an input under `hamburger.debug()`, in a prediction, or in what is written as JSON."""
 
 
 class DataError(HamburgerError, ValueError):

@@ -1,8 +1,9 @@
-"""Atomic writes, locks and JSON lines."""
+"""Atomic writes, locks and JSON."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import tempfile
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hamburger.errors import DataError, shorten
+from hamburger.errors import DataError, NotFiniteError, shorten
 
 PARTIAL = ".partial"  # the end of the names of temporary files
 
@@ -93,6 +94,41 @@ def one_at_a_time(path: Path, waiting: Callable[[], object] = lambda: None) -> I
         yield
 
 
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def encode_json(value: Any, **options: Any) -> str:
+    """Return the value as JSON; raise NotFiniteError on NaN and infinity, which JSON does not have."""
+    try:
+        return json.dumps(value, allow_nan=False, **options)
+    except ValueError:
+        place = _find_not_finite(value)
+        if place is None:
+            raise
+        raise NotFiniteError(f"write JSON: {place} is NaN or infinite, which JSON cannot hold") from None
+
+
+def _find_not_finite(value: Any, name: str = "the value") -> str | None:
+    """Return the place of the first number that is NaN or infinite, such as `row.scores[2]`."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else name
+    places = (
+        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    )
+    prefix = "" if name == "the value" else name
+    found = (_find_not_finite(item, f"{prefix}[{key!r}]") for key, item in places)
+    return next((place for place in found if place), None)
+
+
+def nullify_not_finite(value: Any) -> Any:
+    """Return the value with None for every NaN and infinity: a measurement that does not exist."""
+    if isinstance(value, Mapping):
+        return {key: nullify_not_finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [nullify_not_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def parse_json(text: str) -> Any:
     """The value of a JSON text. ValueError on anything that is not JSON, on duplicate keys and on NaN."""
     try:
@@ -135,7 +171,8 @@ def read_text(path: Path, call: str, *, most: int = 2**20) -> str:
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    """Write one object per line; a measurement that is NaN or infinite becomes null."""
+    write_atomically(path, "".join(encode_json(nullify_not_finite(row)) + "\n" for row in rows).encode())
 
 
 def check_writable(path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections import Counter
 from typing import Any
 
+from hamburger.files import encode_json
 from hamburger.report.study import has_collapsed, summarise
 from hamburger_lab.ablations.grids import ablations
 from hamburger_lab.claims.base import NOT_RUN, VERDICT_WORDS, Claim, Trial, Verdict, deciding_trials
@@ -94,7 +94,7 @@ def as_rows(verdicts: ClaimVerdicts) -> list[dict[str, Any]]:
 
 def as_json(verdicts: ClaimVerdicts) -> str:
     """One line for each claim, so that a diff shows which verdict changed."""
-    return "[\n" + ",\n".join(json.dumps(row) for row in as_rows(verdicts)) + "\n]\n"
+    return "[\n" + ",\n".join(encode_json(row) for row in as_rows(verdicts)) + "\n]\n"
 
 
 def count_verdicts(verdicts: ClaimVerdicts) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hamburger.environment import describe_environment
+from hamburger.files import encode_json
 from hamburger.hams import CD, NMF, VQ, Ham
 from hamburger.inspect import Contraction
 from hamburger_lab.propositions.fixed_point import (
@@ -200,9 +200,9 @@ def _gradient_fields(label: str, at: Gradients) -> Iterator[tuple[str, Any]]:
 
 def as_json(result: dict[str, Any]) -> str:
     """Return the JSON with one line per row and curve, so that a diff shows which solve changed."""
-    head = [f"{json.dumps(key)}: {json.dumps(result[key])}" for key in ("protocol", "environment")]
+    head = [f"{encode_json(key)}: {encode_json(result[key])}" for key in ("protocol", "environment")]
     lists = [
-        f"{json.dumps(key)}: [\n" + ",\n".join(json.dumps(entry) for entry in result[key]) + "\n]"
+        f"{encode_json(key)}: [\n" + ",\n".join(encode_json(entry) for entry in result[key]) + "\n]"
         for key in ("rows", "curves")
     ]
     return "{\n" + ",\n".join(head + lists) + "\n}\n"

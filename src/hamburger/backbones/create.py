@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import warnings
@@ -109,8 +110,8 @@ def dequantise(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if scale is not None and not value.is_floating_point():
             if scale.shape != value.shape[:1]:
                 raise CheckpointError(
-                    f"pretrained: {name}{SCALE} must have one factor for each of the {value.shape[0]} output channels "
-                    f"of {name} (got shape {tuple(scale.shape)})"
+                    f"pretrained: {name}{SCALE} must have one factor for each of the {math.prod(value.shape[:1])} "
+                    f"output channels of {name} (got shape {tuple(scale.shape)})"
                 )
             values[name] = value.float() * scale.float().reshape(-1, *[1] * (value.dim() - 1))
         elif not (name.endswith(SCALE) and name.removesuffix(SCALE) in state):

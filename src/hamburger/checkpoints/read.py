@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import warnings
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.errors import CheckpointError
+from hamburger.errors import CheckpointError, HamburgerError
 
 WRAPPERS = ("net", "state_dict", "model", "module")  # HamNet; mmcv and mmengine; common training scripts; DeepSpeed
 COUNTER = "num_batches_tracked"  # of a batch norm; without effect on the output
@@ -27,7 +28,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Return the state dict in a .pth or .safetensors file, on the CPU, without wrappers or `module.` prefixes.
 
     Pickled objects other than tensors and plain containers are refused and never executed: the file is read with
-    `torch.load(weights_only=True)`.
+    `torch.load(weights_only=True)`. Tensors must be plain ones that the file stores number by number.
     """
     path = Path(path)
     if path.is_dir():
@@ -49,20 +50,41 @@ def unwrap(checkpoint: object, name: str = "the checkpoint") -> dict[str, Tensor
     else:
         raise CheckpointError(f"{name} holds a {type(checkpoint).__name__}, not a state dict (names to tensors)")
     tensors = {key: value for key, value in checkpoint.items() if isinstance(key, str) and isinstance(value, Tensor)}
-    others = [str(key) for key in checkpoint if key not in tensors]
+    others = [str(key)[:80] for key in checkpoint if not isinstance(key, str) or key not in tensors]
     if not tensors:
         raise CheckpointError(
             f"{name} holds no tensors; its keys: {others[:12]}, known wrappers: {', '.join(WRAPPERS)}"
         )
     if others:
-        warnings.warn(f"{name}: ignored {len(others)} entries that are not tensors: {others}", stacklevel=3)
+        warnings.warn(f"{name}: ignored {len(others)} entries that are not tensors: {others[:SHOWN]}", stacklevel=3)
+    for key, value in tensors.items():
+        _check_tensor(name, key, value)
     if all(key.startswith(PARALLEL) for key in tensors):
         return {key.removeprefix(PARALLEL): value for key, value in tensors.items()}
     return tensors
 
 
+def _check_tensor(name: str, key: str, value: Tensor) -> None:
+    """Raise unless the tensor is stored number by number: a view or a sparse tensor may be far larger than its file."""
+    plain = value.layout is torch.strided and not value.is_quantized and not value.is_nested and not value.is_complex()
+    if not plain or value.nbytes > (value.untyped_storage().nbytes() if not value.is_meta else 0):
+        raise CheckpointError(
+            f"{name}: '{key:.80}' ({value.dtype}, {value.layout}, shape {tuple(value.shape)}) is not a plain tensor of "
+            f"real numbers; save the checkpoint with plain tensors"
+        )
+
+
+def check_archive(path: Path) -> None:
+    """Raise ValueError on a file of torch.save whose content is larger than itself: torch compresses nothing."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+                raise ValueError("its content is compressed, which torch.save never does")
+
+
 def _read_torch(path: Path) -> Any:
     try:
+        check_archive(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         # torch's message goes on to recommend weights_only=False, so it is not shown
@@ -76,7 +98,7 @@ def _read_torch(path: Path) -> Any:
             f"torch.load(path, weights_only=False) in a sandbox and save only the tensors"
         ) from None
     except Exception as error:  # a damaged pickle can raise any exception
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
+        if isinstance(error, HamburgerError) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
             raise  # not the file's fault; a truncated zip ends in EINVAL
         raise _corrupt(path, f"{type(error).__name__} {error}".rstrip()) from error
 

@@ -1,19 +1,24 @@
-"""Our weights format: one .safetensors file per network, with its constructor keywords and classes as metadata."""
+"""Our weights format: one .safetensors file per network, with its constructor keywords and classes as metadata.
+
+A file may come from anybody. Nothing in it is executed, and its metadata may only hold plain values of bounded size:
+`Info.from_json` and `check_model_options` refuse the rest. `checkpoints/network.py` builds the network.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from hamburger.errors import CheckpointError
-from hamburger.files import write_atomically, write_durably
+from hamburger.files import encode_json, parse_json, write_atomically, write_durably
 
 VERSION = 1  # of the metadata; a reader refuses newer ones
 KEY = "hamburger"  # of the metadata in the file
@@ -39,35 +44,156 @@ class Info:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self, *, indent: int | None = None) -> str:
-        return json.dumps({"version": VERSION, **dataclasses.asdict(self)}, indent=indent)
+        return encode_json({"version": VERSION, **dataclasses.asdict(self)}, indent=indent)
 
     @classmethod
     def from_json(cls, text: str, source: str) -> Info:
+        """Return the info in metadata that anybody may have written; raise CheckpointError on what it may not hold."""
         try:
-            fields = json.loads(text)
+            if len(text) > MAX_METADATA:
+                raise ValueError(f"the metadata have {len(text)} characters, at most {MAX_METADATA} are allowed")
+            fields = parse_json(text)
             version = fields.pop("version")
             if version > VERSION:
                 raise CheckpointError(
-                    f"{source} was written by a newer version of hamburger (format {version}); upgrade to read it"
+                    f"{source} was written by a newer version of hamburger (format {version!r:.20}); upgrade to read it"
                 )
-            return cls(
-                model=dict(fields["model"]),
-                classes=tuple(str(name) for name in fields["classes"]),
-                palette=tuple((int(r), int(g), int(b)) for r, g, b in fields["palette"]),
-                mean=_read_rgb(fields["mean"]),
-                std=_read_rgb(fields["std"]),
-                extra=dict(fields["extra"]),
+            for name in ("model", "extra"):
+                if not isinstance(fields[name], dict):
+                    raise ValueError(f"{name} must be an object")
+            check_plain("model", fields["model"])
+            check_plain("extra", fields["extra"], bounds={}, largest=2**63)
+            info = cls(
+                model=fields["model"],
+                classes=tuple(_read_class_name(name) for name in fields["classes"]),
+                palette=tuple(_read_colour(colour) for colour in fields["palette"]),
+                mean=_read_rgb("mean", fields["mean"], least=-255.0),
+                std=_read_rgb("std", fields["std"], least=1e-6),
+                extra=fields["extra"],
             )
+            if info.palette and len(info.palette) != len(info.classes):
+                raise ValueError(f"{len(info.palette)} colours for {len(info.classes)} classes")
+            return info
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"{source} does not describe a network of this library ({type(error).__name__}: {error}); "
+                f"{source} does not describe a network of this library ({type(error).__name__}: {error!s:.200}); "
                 f"save it with hamburger.segmentation.save_weights"
             ) from error
 
 
-def _read_rgb(values: Any) -> tuple[float, float, float]:
-    red, green, blue = (float(value) for value in values)
+def _read_class_name(name: Any) -> str:
+    if not isinstance(name, str) or not name.isprintable() or len(name) > MAX_TEXT:
+        raise ValueError(f"a class name must be at most {MAX_TEXT} printable characters (got {name!r:.40})")
+    return name
+
+
+def _read_colour(colour: Any) -> Colour:
+    red, green, blue = colour
+    if not all(type(value) is int and 0 <= value <= 255 for value in (red, green, blue)):
+        raise ValueError(f"a colour must be three whole numbers from 0 to 255 (got {colour!r:.40})")
     return red, green, blue
+
+
+def _read_rgb(name: str, values: Any, *, least: float) -> tuple[float, float, float]:
+    red, green, blue = values
+    if not all(type(value) in (int, float) and least <= value <= 255 for value in (red, green, blue)):
+        raise ValueError(f"{name} must be three numbers from {least:g} to 255 (got {values!r:.60})")
+    return float(red), float(green), float(blue)
+
+
+# -- what metadata may hold --------------------------------------------------------------------------------------------
+
+MAX_METADATA = 2**22  # characters
+MAX_TEXT = 1000  # characters of a text
+MAX_DEPTH = 6
+MAX_ENTRIES = 2000  # of all lists and objects together
+LARGEST = 2**16  # of a number in `Info.model`, except for these:
+LARGEST_OF = {
+    "num_classes": 2**20,
+    "seed": 2**63 - 1,
+    # these change no tensor of the file, so that only this bound limits the time and memory of a prediction
+    **dict.fromkeys(("steps", "eval_steps"), 1000),
+    **dict.fromkeys(("size", "max_size", "img_size", "max_disparity", "context_at", "resolution"), 8192),
+    **dict.fromkeys(("depth", "depths", "layers"), 256),
+    **dict.fromkeys(("scales", "bins", "multigrid", "output_stride", "anchor"), 1024),
+}
+# Options of `timm.create_model` that shape the network. Others may name a source of weights: pretrained_cfg, cache_dir.
+TIMM_OPTIONS = frozenset(
+    """
+    aa_layer act_layer always_partition attn_drop_rate attn_layer avg_down base_width block_reduce_first
+    cardinality channels class_token conv_mlp depth depths dims down_kernel_size drop_block_rate drop_path_rate
+    drop_rate dynamic_img_pad dynamic_img_size embed_dim embed_dims fc_norm feature_size final_norm fix_stem
+    global_pool growth_rate head_dim head_init_scale hidden_dims img_size init_values kernel_sizes layers
+    ls_init_value mlp_ratio mlp_ratios no_embed_class norm_eps norm_layer num_heads out_indices output_stride
+    pad_type patch_norm patch_size patch_stride pos_drop_rate pos_embed pre_norm proj_drop_rate qk_norm qkv_bias
+    reg_tokens replace_stem_pool se_layer stem_chs stem_size stem_stride stem_type stem_width strict_img_size
+    swiglu_mlp use_grn width width_factor window_size zero_init_last
+    """.split()  # noqa: SIM905 - a list of strings would fill a page
+)
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")  # of a backbone: neither an address nor a path
+TIMM = "timm:"
+
+
+def check_plain(name: str, value: Any, *, bounds: Mapping[str, int] = LARGEST_OF, largest: int = LARGEST) -> None:
+    """Raise ValueError unless the value is made of texts, flags, finite numbers, lists and objects of bounded size.
+
+    `bounds`: the largest number under a key; `largest`: under any other.
+    """
+    pending, entries = [(name, value, 0)], 0
+    while pending:
+        name, value, depth = pending.pop()
+        entries += 1
+        if entries > MAX_ENTRIES or depth > MAX_DEPTH:
+            raise ValueError(f"{name:.80}: more than {MAX_ENTRIES} values, or nested more than {MAX_DEPTH} deep")
+        if isinstance(value, (list, tuple)):
+            pending += [(name, item, depth + 1) for item in value]
+        elif isinstance(value, Mapping):
+            if not all(isinstance(key, str) and len(key) <= MAX_TEXT for key in value):
+                raise ValueError(f"{name:.80}: keys must be texts of at most {MAX_TEXT} characters")
+            pending += [(f"{name}.{key}", item, depth + 1) for key, item in value.items()]
+        elif isinstance(value, str):
+            if len(value) > MAX_TEXT or not value.isprintable():
+                raise ValueError(f"{name:.80} must be at most {MAX_TEXT} printable characters (got {value!r:.40})")
+        elif isinstance(value, (int, float)):
+            bound = bounds.get(name.rpartition(".")[2], largest)
+            if not abs(value) <= bound:  # NaN is not
+                raise ValueError(f"{name:.80} must be a number of at most {bound:g} (got {value!r:.40})")
+        elif value is not None:
+            raise ValueError(f"{name:.80} must be a text, a number, a list or an object (got a {type(value).__name__})")
+
+
+def check_model_options(model: Mapping[str, Any]) -> None:
+    """Raise ValueError on keywords of a network that a weights file may not hold: above all sources of weights.
+
+    Saving and loading both call this, so that every file that was written can be read.
+    """
+    check_plain("model", model)
+    for option, value in model.items():
+        if isinstance(value, Mapping) and not option.endswith("_options"):
+            raise ValueError(f"{option} must not be an object")
+    if model.get("pretrained") not in (None, False):
+        raise ValueError(
+            f"pretrained must be empty, since the weights are in the file (got {model['pretrained']!r:.80})"
+        )
+    backbone = model.get("backbone")
+    if backbone is None:
+        return
+    if not isinstance(backbone, str) or not NAME.fullmatch(backbone.removeprefix(TIMM)):
+        raise ValueError(
+            f"backbone must be the name of an architecture, not of a source of weights (got {backbone!r:.80})"
+        )
+    options = model.get("backbone_options")
+    if uses_timm(model) and isinstance(options, Mapping):
+        for option in options.keys() - TIMM_OPTIONS:
+            raise ValueError(f"backbone_options.{option:.80} is not an option of timm that a weights file may hold")
+
+
+def uses_timm(model: Mapping[str, Any]) -> bool:
+    """Return whether the network with these keywords contains one of timm."""
+    return str(model.get("backbone")).startswith(TIMM) or model.get("task") == "classification"
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
 
 
 def write_weights(path: str | os.PathLike[str], net: nn.Module, info: Info, *, durable: bool = True) -> None:
@@ -77,39 +203,44 @@ def write_weights(path: str | os.PathLike[str], net: nn.Module, info: Info, *, d
     """
     from safetensors.torch import save
 
+    try:
+        check_model_options(info.model)
+    except ValueError as error:
+        raise CheckpointError(f"save_weights: a weights file cannot describe this network: {error}") from None
     tensors = {name: value.detach().cpu().contiguous() for name, value in net.state_dict().items()}
     write = write_durably if durable else write_atomically
     write(Path(path), save(tensors, metadata={KEY: info.as_json()}))
 
 
-def read_weights(call: str, path: str | os.PathLike[str], task: str | None = None) -> tuple[Info, dict[str, Tensor]]:
-    """Return info and tensors that `write_weights` wrote; refuse a file of another task. Executes nothing in it."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+@contextmanager
+def open_weights(call: str, path: str | os.PathLike[str], task: str | None = None) -> Iterator[tuple[Info, Any]]:
+    """Open what `write_weights` wrote, yield its info and the open file; refuse a file of another task."""
+    from safetensors import SafetensorError, safe_open
 
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{call}: there is no file {path}")
     try:
-        metadata, tensors = read_metadata(path), load_file(path)
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            if KEY not in metadata:
+                raise CheckpointError(
+                    f"{call}: {path} has no hamburger metadata, so it was not written by save_weights; pass weights of "
+                    f"a backbone to create_model(..., pretrained='{path}')"
+                )
+            info = Info.from_json(metadata[KEY], f"{call}: {path}")
+            file_task = info.model.get("task")
+            if file_task != task:
+                got, expected = (name or "segmentation" for name in (file_task, task))
+                raise CheckpointError(
+                    f"{call}: expected weights of the task '{expected}' (got {got!r:.80} in {path}); "
+                    f"hamburger.tasks.task_of_weights finds the task of a file"
+                )
+            yield info, file
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{call}: {path} ({path.stat().st_size} bytes) is not a readable .safetensors file: {error}"
         ) from error
-    if KEY not in metadata:
-        raise CheckpointError(
-            f"{call}: {path} has no hamburger metadata, so it was not written by save_weights; pass weights of a "
-            f"backbone to create_model(..., pretrained='{path}')"
-        )
-    info = Info.from_json(metadata[KEY], f"{call}: {path}")
-    file_task = info.model.get("task")
-    if file_task != task:
-        got, expected = (name or "segmentation" for name in (file_task, task))
-        raise CheckpointError(
-            f"{call}: expected weights of the task '{expected}' (got '{got}' in {path}); "
-            f"hamburger.tasks.task_of_weights finds the task of a file"
-        )
-    return info, tensors
 
 
 def read_task_name(path: str | os.PathLike[str]) -> object:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.classification.data.batches import to_model_input
-from hamburger.inference.predict_files import FilePrediction, FilePredictor, read_square
+from hamburger.inference.predict_files import FilePrediction, FilePredictor, check_prediction, read_square
 from hamburger.insertion.inserted import InsertedContext
 from hamburger.training.task import Score
 from hamburger.training.visualizer import CaptionedImage, Visualizer
@@ -23,8 +23,9 @@ class ClassificationPredictor(FilePredictor):
     @torch.inference_mode()
     def __call__(self, *paths: Path) -> FilePrediction:
         (path,) = paths
-        pixels = read_square(path, self.info.extra["size"])
-        probabilities = self.net(to_model_input(pixels[None].to(self.device)))[0].float().softmax(0).tolist()
+        pixels = read_square(path, self.info.model["size"])
+        logits = check_prediction("logits", self.net(to_model_input(pixels[None].to(self.device)))[0].float())
+        probabilities = logits.softmax(0).tolist()
         ranked = sorted(zip(self.info.classes, probabilities, strict=True), key=lambda item: -item[1])
         (name, probability), *others = ranked
         row = {"class": name, "probability": probability, "probabilities": dict(ranked)}
@@ -33,7 +34,7 @@ class ClassificationPredictor(FilePredictor):
         )
 
     def settings(self) -> dict[str, Any]:
-        size = self.info.extra["size"]
+        size = self.info.model["size"]
         return {**super().settings(), "protocol": f"the largest square in the middle, {size} x {size}"}
 
 

@@ -87,7 +87,7 @@ class ClassificationTask(Task[ClassificationRecipe]):
     def split(
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> ImageSet:
-        return load_images(open_source(name, split, root, size=info.extra["size"], **options), verify=whole)
+        return load_images(open_source(name, split, root, size=info.model["size"], **options), verify=whole)
 
     def evaluate(
         self,
@@ -104,7 +104,7 @@ class ClassificationTask(Task[ClassificationRecipe]):
     # -- use -----------------------------------------------------------------------------------------------------
 
     def export_spec(self, info: Info) -> ExportSpec:
-        return ExportSpec(size=(info.extra["size"],) * 2, predictions="images")
+        return ExportSpec(size=(info.model["size"],) * 2, predictions="images")
 
 
 CLASSIFICATION = ClassificationTask()

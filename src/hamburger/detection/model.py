@@ -30,6 +30,7 @@ from hamburger.layers.norm import BatchNorm2d
 POOLED_SIDE = 7  # of the features of a box
 ANCHOR_RATIOS = (0.5, 1.0, 2.0)  # of the anchors
 EXAMPLE_SIDE = 128  # pixels: the image on which insert_context runs the network once
+BACKBONE = "backbone."  # before the names of encoder and pyramid in the network
 MASK_THRESHOLD = 0.5  # a pixel of at least this probability is in the mask
 MAX_PASTED = 2**26  # mask probabilities, in pixels of the image, that are in memory at once
 
@@ -103,8 +104,8 @@ def create_detector(
 
     - `backbone`: a ResNet of torchvision, or "tiny", which two CPU cores can train
     - `context`, `context_options`, `gate`: the context that `insert_context` puts behind the module `after`
-    - `after`: "layer1" ... "layer4" of the encoder, a level "p2" ... "p5" of the pyramid, or the full name of any
-      submodule; several are comma-separated
+    - `after`: "layer1" ... "layer4" of the encoder, a level "p2" ... "p5" of the pyramid, or the full name of another
+      submodule of "backbone."; several are comma-separated
     - `size`, `max_size`: images are resized until the shorter side has `size` pixels, or the longer one `max_size`
     - `anchor`: side of the smallest anchor, doubled from level to level
     - `channels`, `hidden`: width of the pyramid and the mask head, and of the box head
@@ -144,11 +145,11 @@ def create_detector(
         module.register_forward_hook(cast_to_float32)
     if context is not None:
         # a small example image: at full size attention may need more than the main memory
-        net.transform.min_size, net.transform.max_size = (EXAMPLE_SIDE,), EXAMPLE_SIDE
-        example = ([torch.zeros(3, EXAMPLE_SIDE, EXAMPLE_SIDE)],)
-        places = dict.fromkeys(resolve_places(after), (context, dict(context_options or {})))
-        insert_context(net, places, gate=gate, example=example)
-        net.transform.min_size, net.transform.max_size = (size,), max_size
+        example = torch.zeros(1, 3, EXAMPLE_SIDE, EXAMPLE_SIDE)
+        places = [place.removeprefix(BACKBONE) for place in resolve_places(after)]
+        insert_context(
+            encoder, dict.fromkeys(places, (context, dict(context_options or {}))), gate=gate, example=example
+        )
     return Detector(net, config)
 
 
@@ -157,15 +158,16 @@ def resolve_places(after: str) -> list[str]:
     named = []
     for word in (part.strip() for part in after.split(",")):
         if word in STAGES:
-            named.append(f"backbone.body.{word}")
+            named.append(f"{BACKBONE}body.{word}")
         elif re.fullmatch("p[2-5]", word):
-            named.append(f"backbone.fpn.layer_blocks.{int(word[1]) - 2}")
-        elif re.fullmatch(r"(p|layer)\d+", word):
-            raise UnknownNameError(
-                f"create_detector: there is no submodule '{word}' for after; use one of {', '.join(STAGES)}, p2 ... p5"
-            )
-        else:
+            named.append(f"{BACKBONE}fpn.layer_blocks.{int(word[1]) - 2}")
+        elif word.startswith(BACKBONE):
             named.append(word)
+        else:
+            raise UnknownNameError(
+                f"create_detector: there is no submodule '{word}' for after; use one of {', '.join(STAGES)}, "
+                f"p2 ... p5, or a full name that starts with '{BACKBONE}'"
+            )
     return named
 
 

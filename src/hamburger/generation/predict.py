@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import OptionError, check_count, check_positive, check_seed
-from hamburger.files import write_atomically
+from hamburger.files import encode_json, write_atomically
 from hamburger.generation.model import Generator
 from hamburger.generation.sampling import BLOCK, generate, interpolate_latents, latents, samples
 from hamburger.generation.visualize import tile_images, to_bytes, write_png
+from hamburger.inference.predict_files import check_prediction
 from hamburger.training.datasets import select_classes
 
 SUMMARY = "samples.json"
@@ -98,7 +99,7 @@ def write_samples(
                 "rows": {index: classes[index] for index in in_rows},
                 "files": written,
             }
-            write_atomically(out / SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
+            write_atomically(out / SUMMARY, (encode_json(summary, indent=2) + "\n").encode())
     return [out / name for name in (*written, SUMMARY)]
 
 
@@ -127,7 +128,7 @@ def _make_files(
     number = 0
     kept: list[Tensor] = []
     for images, drawn in samples(generator, request.count, labels=labels, batch_size=request.batch, **options):
-        pixels = to_bytes(images).cpu()
+        pixels = to_bytes(check_prediction("pixels", images)).cpu()
         for image, label in zip(pixels, drawn.tolist(), strict=True):
             yield f"images/image-{number:06d}-class-{label}.png", image
             after()
@@ -139,7 +140,7 @@ def _make_files(
     def render(z: Tensor, classes: Tensor) -> Tensor:
         images = []
         for some in zip(z.split(BLOCK), classes.split(BLOCK), strict=True):
-            images.append(to_bytes(generate(generator, *some)).cpu())
+            images.append(to_bytes(check_prediction("pixels", generate(generator, *some))).cpu())
             for _ in images[-1]:
                 after()
         return torch.cat(images)

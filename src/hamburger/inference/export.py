@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 import warnings
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from hamburger.errors import ExportError, HamburgerError, OptionError, check_choice, check_count, check_positive
-from hamburger.files import check_writable, write_durably
+from hamburger.files import check_writable, encode_json, write_durably
 from hamburger.inference.predict_files import read_image
 from hamburger.training.image_files import normalise
 
@@ -238,7 +237,7 @@ def metadata(info: Info) -> dict[str, str]:
         "std": list(info.std),
         "input": "RGB / 255, minus mean, divided by std; b 3 h w float32",
     }
-    return {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+    return {key: encode_json(value, ensure_ascii=False) for key, value in values.items()}
 
 
 def write_onnx(
@@ -285,7 +284,7 @@ def write_pt2(
     """xs: the example, each b 3 h w."""
     shapes = {AXES[name]: Dim.DYNAMIC for name in dynamic}
     program = torch.export.export(net, xs, dynamic_shapes=(shapes,) * len(xs) if shapes else None)
-    torch.export.save(program, path, extra_files={INFO: json.dumps(metadata(info))})
+    torch.export.save(program, path, extra_files={INFO: encode_json(metadata(info))})
     module = torch.export.load(path).module()
     return lambda *zs: outputs(module(*zs))
 

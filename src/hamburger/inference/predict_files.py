@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hamburger.errors import DataError, HamburgerError, InputError, OptionError
-from hamburger.files import write_atomically
+from hamburger.errors import DataError, HamburgerError, InputError, NotFiniteError, OptionError
+from hamburger.files import encode_json, write_atomically
 from hamburger.training import image_files
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Summary:
         kept -= {name for one in self.done for name in one.files.values()}
         if kept:
             rows["earlier"] = sorted(kept)
-        write_atomically(path, (json.dumps(rows, indent=2, ensure_ascii=False) + "\n").encode())
+        write_atomically(path, (encode_json(rows, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def predict_folder(
@@ -124,6 +124,8 @@ def predict_folder(
         for image in images:
             try:
                 summary.done.append(_predict_image(predictor, image, out))
+            except NotFiniteError as bad:
+                summary.failed.append((str(image.path), f"{image.path}: {bad}"))
             except HamburgerError as bad:
                 summary.failed.append((str(image.path), str(bad)))
             except (MemoryError, RuntimeError) as full:  # on a CPU, running out of memory raises a plain RuntimeError
@@ -144,6 +146,16 @@ def _predict_image(predictor: FilePredictor, image: InputImage, out: Path) -> Pr
     for kind, path in files.items():
         write_atomically(out / path, prediction.files[kind])
     return PredictedImage(str(image.path), files, prediction.row, prediction.cells)
+
+
+def check_prediction(what: str, values: Tensor) -> Tensor:
+    """Return what the network predicts for an image; raise NotFiniteError where it is NaN or infinite."""
+    if not values.isfinite().all():
+        broken = int((~values.isfinite()).sum())
+        raise NotFiniteError(
+            f"predict: {broken} of {values.numel()} {what} are NaN or infinite; the weights are unusable for this image"
+        )
+    return values
 
 
 def output_names(images: Sequence[InputImage], predictor: FilePredictor) -> list[str]:

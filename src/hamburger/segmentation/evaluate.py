@@ -43,11 +43,17 @@ def predict_probabilities(net: nn.Module, x: Tensor, protocol: EvaluationProtoco
     return total / (len(protocol.scales) * (2 if protocol.flip else 1))
 
 
+def predict_scores(net: nn.Module, x: Tensor, protocol: EvaluationProtocol = SINGLE_SCALE) -> Tensor:
+    """Return scores whose largest is the most probable class of a pixel.   b 3 h w   ->   b k h w"""
+    if protocol == SINGLE_SCALE:  # logits: softmax does not change the order
+        logits: Tensor = net(x)
+        return logits
+    return predict_probabilities(net, x, protocol)
+
+
 def predict_labels(net: nn.Module, x: Tensor, protocol: EvaluationProtocol = SINGLE_SCALE) -> Tensor:
     """Return the most probable class of each pixel.   b 3 h w   ->   b h w, int64"""
-    if protocol == SINGLE_SCALE:  # softmax does not change the order
-        return net(x).argmax(1)
-    return predict_probabilities(net, x, protocol).argmax(1)
+    return predict_scores(net, x, protocol).argmax(1)
 
 
 def _average_windows(net: nn.Module, x: Tensor, protocol: EvaluationProtocol) -> Tensor:

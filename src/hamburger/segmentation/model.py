@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.backbones import Backbone, create_backbone
+from hamburger.checkpoints.network import load_network
 from hamburger.checkpoints.weights_file import HUB_FILES, Info, download_weights, to_plain_json, write_weights
 from hamburger.errors import CheckpointError, InputError, OptionError, ShapeError, check_count
-from hamburger.files import write_atomically
+from hamburger.files import encode_json, write_atomically
 from hamburger.registry import options_of
 from hamburger.segmentation.heads import base
 from hamburger.segmentation.heads.base import Head
@@ -278,7 +278,7 @@ def describe_network(net: Segmenter, info: Info | None = None) -> Info:
         )
     for option, value in net.config.items():
         try:
-            json.dumps(value, allow_nan=False)
+            encode_json(value)
         except (TypeError, ValueError) as error:
             raise CheckpointError(
                 f"save_weights: {option}={value!r} cannot be written as JSON ({error}); pass a name or numbers"
@@ -293,8 +293,6 @@ def describe_network(net: Segmenter, info: Info | None = None) -> Info:
 
 def load_weights(path: str | os.PathLike[str]) -> tuple[Segmenter, Info]:
     """Return the network of a file, on the CPU in evaluation mode, and its info. Executes nothing in the file."""
-    from hamburger.training.supervised import load_network
-
     net, info = load_network("load_weights", path, None, create_model)
     net.info = info
     return net, info

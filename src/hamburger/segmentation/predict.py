@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError, check_count
-from hamburger.inference.predict_files import FilePrediction, FilePredictor, read_image
+from hamburger.inference.predict_files import FilePrediction, FilePredictor, check_prediction, read_image
 from hamburger.segmentation.data.published import VOC_CLASSES
-from hamburger.segmentation.evaluate import predict_labels
+from hamburger.segmentation.evaluate import predict_scores
 from hamburger.tensors import pick_device
 from hamburger.training.datasets import IGNORE, Sample
 from hamburger.training.image_files import Colour, encode_label_png, full_palette, normalise
@@ -83,7 +83,8 @@ class Predictor:
         for rows, columns in self._split(height, width):
             tile = image[:, rows.begin : rows.end, columns.begin : columns.end]
             x = normalise(tile.to(self.device), self.info.mean, self.info.std)[None]
-            tile_label = predict_labels(self.net, x, self.protocol)[0].to("cpu", torch.uint8)
+            scores = check_prediction("logits", predict_scores(self.net, x, self.protocol)[0])
+            tile_label = scores.argmax(0).to("cpu", torch.uint8)
             tile_label = tile_label[rows.first - rows.begin :, columns.first - columns.begin :]
             target = label[rows.first : rows.last, columns.first : columns.last]
             target.copy_(tile_label[: target.shape[0], : target.shape[1]])

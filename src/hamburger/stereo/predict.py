@@ -16,6 +16,7 @@ from hamburger.inference.predict_files import (
     FilePredictor,
     FoundImages,
     InputImage,
+    check_prediction,
     find_images,
     read_image,
 )
@@ -38,7 +39,7 @@ UNKNOWN_COLOUR = (128, 128, 128)
 def predict_disparity(net: nn.Module, info: Info, device: torch.device, left: Tensor, right: Tensor) -> Tensor:
     """The disparity of a pair.   3 h w and 3 h w, uint8   ->   h w, float32, pixels, on the CPU"""
     disparity: Tensor = net(*(normalise(image.to(device), info.mean, info.std)[None] for image in (left, right)))[0]
-    return disparity.float().cpu()
+    return check_prediction("disparities", disparity.float().cpu())
 
 
 class StereoPredictor(FilePredictor):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hamburger import distributed
+from hamburger.checkpoints.read import check_archive
 from hamburger.errors import CheckpointError
 from hamburger.files import write_durably
 
@@ -41,6 +42,7 @@ def load(folder: Path) -> LoadedCheckpoint | None:
         if not path.exists():
             continue
         try:
+            check_archive(path)
             with zipfile.ZipFile(path) as archive:  # torch itself does not notice flipped bits
                 broken = archive.testzip()
             if broken is not None:

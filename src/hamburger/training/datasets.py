@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from hamburger.errors import DataError, OptionError, ShapeError, did_you_mean
-from hamburger.files import write_atomically
+from hamburger.files import encode_json, write_atomically
 from hamburger.registry import Registry, options_of
 from hamburger.training.image_files import Bytes, Colour
 from hamburger.training.loader import Integers, KeyedRng
@@ -160,7 +160,7 @@ def run_cached_checks(
     valid = {fingerprint: row for fingerprint, row in zip(fingerprints, rows, strict=True) if row["problem"] is None}
     if cache is not None and valid != cached:
         with suppress(OSError):  # a cache that cannot be written only costs time
-            write_atomically(cache, json.dumps(valid).encode())
+            write_atomically(cache, encode_json(valid).encode())
     return rows
 
 

@@ -22,7 +22,7 @@ from hamburger.errors import (
     did_you_mean,
     shorten,
 )
-from hamburger.files import parse_json
+from hamburger.files import encode_json, parse_json
 
 ADDED_LATER = "late"  # marks fields added later: at their default they do not change a recipe's digest
 RESIDENT = ("auto", "yes", "no")
@@ -175,7 +175,7 @@ def check_optim(call: str, optim: Optim | AdamOptim) -> None:
 
 
 def to_json(recipe: Training) -> str:
-    return json.dumps(dataclasses.asdict(recipe), indent=2) + "\n"
+    return encode_json(dataclasses.asdict(recipe), indent=2) + "\n"
 
 
 def read_recipe(text: str, kind: type[Recipe]) -> Recipe:

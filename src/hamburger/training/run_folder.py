@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch
 from hamburger import distributed
 from hamburger.environment import describe_environment
 from hamburger.errors import CheckpointError, OptionError, TrainingError
-from hamburger.files import parse_json, read_text, remove_partial_files, write_durably
+from hamburger.files import encode_json, parse_json, read_text, remove_partial_files, write_durably
 from hamburger.kernels.dispatch import BACKEND_VARIABLE
 from hamburger.training import checkpoint
 from hamburger.training.metrics_log import ThroughputClock
@@ -141,13 +140,13 @@ class RunFolder:
             raise TrainingError(f"train: {path} cannot be read; remove it and --resume to write it again") from None
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        write_durably(self.to_write(RESULT), (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
+        write_durably(self.to_write(RESULT), (encode_json(result, indent=2) + "\n").encode())
         self.to_write(RESULT)  # raises where the folder was removed since the last look
 
     def append(self, name: str, row: Mapping[str, Any]) -> None:
         """Add a row to the metrics or the timings."""
         with self.to_write(name).open("ab") as file:  # closed at once, so a killed run keeps its lines
-            file.write((json.dumps(row, allow_nan=False) + "\n").encode())
+            file.write((encode_json(row) + "\n").encode())
 
     def sync_log(self) -> int:
         """Sync the metrics to disk; return their length in bytes, for the checkpoint."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hamburger import distributed
 from hamburger.environment import hardware_name
-from hamburger.errors import CheckpointError, DataError, Interrupted, TrainingError
+from hamburger.errors import CheckpointError, DataError, HamburgerError, Interrupted, TrainingError
 from hamburger.tensors import debugging, list_tensors
 from hamburger.training import checkpoint
 from hamburger.training.checkpoint import Progress, random_states, set_random_state
@@ -272,6 +272,19 @@ class Run(ABC, Generic[R, P]):
         if self.first:
             for note in loaded.notes:
                 self.listen(Note(f"{note}; resuming from {loaded.path.name}"))
+        try:
+            self._apply(loaded)
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as damage:
+            if isinstance(damage, (HamburgerError, torch.OutOfMemoryError)):
+                raise
+            why = " ".join(str(damage).split())[:200]
+            raise CheckpointError(
+                f"train: {loaded.path} does not hold the state of this run ({type(damage).__name__}: {why}); remove it "
+                f"to resume from {checkpoint.PREVIOUS}, or start again in another folder"
+            ) from damage
+        return True
+
+    def _apply(self, loaded: checkpoint.LoadedCheckpoint) -> None:
         state = loaded.state
         if state["recipe"] != digest(self.recipe):
             raise TrainingError(f"train: {loaded.path} was written by a run of another recipe; name another folder")
@@ -287,7 +300,6 @@ class Run(ABC, Generic[R, P]):
         if self.first:
             self.folder.cut_log(state["metrics"])
             self.keep()
-        return True
 
     @property
     def _place(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -16,10 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger import distributed
-from hamburger.checkpoints.weights_file import Info, read_weights
 from hamburger.errors import (
-    CheckpointError,
-    HamburgerError,
     InputError,
     OptionError,
     ShapeError,
@@ -32,7 +28,6 @@ from hamburger.training.loader import prefetch
 from hamburger.training.recipe import SupervisedTraining
 
 SplitSet = TypeVar("SplitSet")
-Network = TypeVar("Network", bound=nn.Module)
 
 
 # -- data --------------------------------------------------------------------------------------------------------------
@@ -63,30 +58,6 @@ def describe_data(recipe: SupervisedTraining) -> dict[str, Any]:
     """Return the entries of `Info.extra` from which a task opens the validation split of the weights again."""
     data = recipe.data
     return {"recipe": recipe.name, "data": data.name, "data_options": data.options, "val_split": data.val_split}
-
-
-# -- networks ----------------------------------------------------------------------------------------------------------
-
-
-def load_network(
-    call: str, path: str | os.PathLike[str], task: str | None, create: Callable[..., Network]
-) -> tuple[Network, Info]:
-    """Return the network of a weights file, built by `create`, on the CPU in evaluation mode, and its info."""
-    info, tensors = read_weights(call, path, task)
-    options = {key: value for key, value in info.model.items() if key != "task"}
-    try:
-        with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten; keep the caller's random state
-            net = create(**options)
-    except (HamburgerError, TypeError) as error:
-        raise CheckpointError(f"{call}: the network of {path} cannot be built: {error}") from error
-    try:
-        net.load_state_dict(tensors)
-    except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines()[1:3]]
-        raise CheckpointError(
-            f"{call}: the tensors in {path} do not fit the network it describes: {' '.join(lines)}"
-        ) from error
-    return net.eval(), info
 
 
 # -- evaluation --------------------------------------------------------------------------------------------------------

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from hamburger.checkpoints.network import load_network
 from hamburger.registry import Registry
 from hamburger.training.datasets import check_classes, create_from_registry
 from hamburger.training.recipe import SupervisedTraining
-from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol, load_network
+from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hamburger.errors import DataError
-from hamburger.files import one_at_a_time, open_atomically
+from hamburger.files import encode_json, one_at_a_time, open_atomically
 from hamburger.registry import Registry
 from hamburger.training.datasets import create_from_registry, join_problems
 from hamburger.training.image_files import Bytes
@@ -182,7 +182,7 @@ def write_packed(path: Path, size: int, chunks: Iterable[ImageChunk]) -> None:
         file.write(content)
         digest.update(content)
         description = {"count": len(content) // LABEL.itemsize, "size": size, "sha256": digest.hexdigest()}
-        file.write(json.dumps(description).encode().ljust(TRAILER))
+        file.write(encode_json(description).encode().ljust(TRAILER))
 
 
 def read_packed(path: Path, *, verify: bool = True) -> PackedFile:
