@@ -3,24 +3,40 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# Exact versions with hashes, for Linux on x86-64 and Python 3.11. Elsewhere, and with `make setup LOCK=`, pip chooses
+# within the ranges of pyproject.toml.
+LOCK ?= $(shell $(PYTHON) -c 'import platform as p; print("requirements/lock.txt" \
+	if (p.system(), p.machine(), p.python_version_tuple()[:2]) == ("Linux", "x86_64", ("3", "11")) else "")')
 # One BLAS thread per test process: two processes on two cores are faster than four threads that share them.
 WORKERS ?= 2
 PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 INTERPRETED = TRITON_INTERPRET=1 $(PYTEST) # a session of its own: Triton reads the variable when it is imported
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-kernels test-all check demo bench docs clean
+.PHONY: help setup lock lint test test-kernels test-all check demo bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## build .venv with the library, the lab and the development tools
 
-$(READY): pyproject.toml lab/pyproject.toml
+$(READY): pyproject.toml lab/pyproject.toml requirements/lock.txt
 	$(PYTHON) -m venv $(VENV)
+ifeq ($(LOCK),)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -e '.[dev]' -e lab
+else
+	$(BIN)/python -m pip install --quiet --require-hashes -r $(LOCK)
+	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps -e . -e lab
+endif
 	touch $(READY)
+
+lock: setup ## choose the newest versions within the ranges of pyproject.toml, write requirements/lock.txt
+	$(BIN)/python -m pip install --quiet uv
+	printf 'hatchling\neditables\n' | $(BIN)/uv pip compile pyproject.toml - --extra dev --upgrade --quiet \
+		--python-version 3.11 --python-platform x86_64-unknown-linux-gnu --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-annotate --no-header --no-emit-package hamburger \
+		--output-file requirements/lock.txt
 
 lint: setup ## ruff format --check, ruff check, mypy
 	$(BIN)/ruff format --check .
