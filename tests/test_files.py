@@ -1,15 +1,26 @@
-"""Atomic writes: what a reader, a crash or another user of the folder can see."""
+"""Atomic writes: what a reader, a crash or another user of the folder can see; JSON that every reader accepts."""
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 
 from hamburger import files
-from hamburger.files import open_atomically, remove_partial_files, write_atomically, write_durably
+from hamburger.errors import NotFiniteError
+from hamburger.files import (
+    encode_json,
+    open_atomically,
+    remove_partial_files,
+    write_atomically,
+    write_durably,
+    write_json_lines,
+)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no umask")
@@ -64,3 +75,27 @@ def test_long_names_can_be_written(tmp_path):
     name = 50 * "\N{HAMBURGER}" + 51 * "a" + ".png"  # 255 bytes, as many as a name can have
     write_atomically(tmp_path / name, b"content")
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_json_without_nan(value, tmp_path):
+    with pytest.raises(NotFiniteError, match=r"\['scores'\]\[1\] is NaN or infinite"):
+        encode_json({"name": "x", "scores": [1.0, value]})
+    write_json_lines(tmp_path / "rows.jsonl", [{"miou": value, "each": (1.5, value)}, {"per_class": {"sky": value}}])
+    assert (tmp_path / "rows.jsonl").read_text() == (
+        '{"miou": null, "each": [1.5, null]}\n{"per_class": {"sky": null}}\n'
+    )
+
+
+def test_one_function_writes_all_json():
+    """Hashes and labels may use json.dumps: they are not files."""
+    source = Path(files.__file__).parent
+    allowed = {"files.py", "generation/evaluate.py", "training/recipe.py", "training/supervised.py"}
+    allowed |= {"report/study.py", "classification/data/base.py"}
+    users = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if re.search(r"json\.dumps?\(", path.read_text())
+    }
+    assert users <= allowed
+    assert all("json.dump(" not in (source / name).read_text() for name in users)

@@ -8,6 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from fuzz_weights import edit_model, good_file, replace_metadata, split
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -123,3 +124,38 @@ def test_export_to_onnx(run_folder, photos, tmp_path):
     [found] = session.run(None, {"image": x.numpy()})
     with torch.no_grad():
         assert np.abs(found - net(x).numpy()).max() < 1e-4
+
+
+@pytest.mark.parametrize("change", [{"num_classes": 7}, {"widht": 3}, {"pretrained": "timm"}, {"task": "nothing"}])
+def test_a_malformed_weights_file_is_one_line_and_status_2(change, ham, photos, tmp_path):
+    path = tmp_path / "net.safetensors"
+    path.write_bytes(edit_model(good_file("classification"), **change))
+    commands = (
+        ("predict", path, photos, "--out", tmp_path / "out"),
+        ("eval", path),
+        ("export", path, "--format", "onnx", "--out", tmp_path / "net.onnx"),
+    )
+    for words in commands:
+        status, out, err = ham(*words)
+        assert (status, out) == (2, "")
+        assert err.startswith("ham: ") and err.count("\n") == 1 and "net.safetensors" in err
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"data": ["x"]},
+        {"data_options": {"root": "/etc"}},
+        {"data_options": 5},
+        {"data_options": {"name": 1}},
+        {"val_split": 7},
+    ],
+)
+def test_weights_that_describe_their_data_badly_are_one_line(extra, ham, tmp_path):
+    header, _ = split(good_file("segmentation"))
+    values = json.loads(header["__metadata__"]["hamburger"])
+    values["extra"] = {"data": "patchwork", "data_options": {}, "val_split": "val", **extra}
+    path = tmp_path / "net.safetensors"
+    path.write_bytes(replace_metadata(good_file("segmentation"), json.dumps(values)))
+    status, out, err = ham("eval", path, "--device", "cpu")
+    assert (status, out) == (2, "") and err.startswith("ham: ") and err.count("\n") == 1

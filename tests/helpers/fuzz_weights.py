@@ -38,6 +38,7 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "detection": lambda: hb.create_detector("tiny", num_classes=3, channels=8, hidden=8, context="vq"),
     "stereo": lambda: hb.create_stereo(width=8, groups=2, volume_width=4, max_disparity=16),
 }
+TASKS_WITH_FILES = tuple(NETWORKS)  # those of `ham predict`
 FREQUENT = ("segmentation", "stereo")  # these load in a tenth of the time of the others
 
 

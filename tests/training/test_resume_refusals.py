@@ -89,3 +89,13 @@ def test_classes_of_weights_and_data_are_compared_by_name():
         check_classes("eval", ("a", "b"), data)
     with pytest.raises(OptionError, match=f"class 0 is '{data.classes[1]}' to the weights"):
         check_classes("eval", (data.classes[1], data.classes[0], *data.classes[2:]), data)
+
+
+@pytest.mark.parametrize(
+    "change", [{"model": {}}, {"record": 3}, {"progress": {"steps": 1}}, {"random": []}, {"optimizer": None}]
+)
+def test_a_checkpoint_of_another_shape_is_one_clear_error(change, broken_off):
+    last = broken_off / checkpoint.LAST
+    torch.save(torch.load(last, weights_only=True) | change, last)
+    with pytest.raises(CheckpointError, match=r"last\.ckpt does not hold the state of this run \(\w+: .*start again"):
+        train(small(), broken_off, accelerator="cpu", resume=True)

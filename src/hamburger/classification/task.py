@@ -87,7 +87,7 @@ class ClassificationTask(Task[ClassificationRecipe]):
     def split(
         self, info: Info, name: str, split: str, root: Path | None, options: Mapping[str, Any], *, whole: bool = True
     ) -> ImageSet:
-        return load_images(open_source(name, split, root, size=info.model["size"], **options), verify=whole)
+        return load_images(open_source(name, split, root, **{**options, "size": info.model["size"]}), verify=whole)
 
     def evaluate(
         self,

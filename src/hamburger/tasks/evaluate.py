@@ -12,11 +12,13 @@ import torch
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.environment import describe_environment
-from hamburger.errors import OptionError
+from hamburger.errors import CheckpointError, OptionError
 from hamburger.tasks import task_of_weights
 from hamburger.tensors import pick_device
 from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol
 from hamburger.training.task import Task
+
+RESERVED = {"known", "name", "split", "root"}  # arguments of `create_from_registry` that --dataset, --split, --data set
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,17 @@ def open_evaluation(
     net, info = task.load(path)
     trained = info.extra
     name = dataset or trained.get("data")
+    split = trained.get("val_split", split) if split == "val" else split
     if name is None:
         raise OptionError(f"eval: {path} does not name the data set it was trained on; name one with --dataset")
-    name = task.dataset_for(name, data)
-    split = trained.get("val_split", split) if split == "val" else split
-    given = dict(options or {})
-    defaults = trained.get("data_options", {}) if name == trained.get("data") else {}
-    images = task.split(info, name, split, data, defaults | given)
+    if not (isinstance(name, str) and isinstance(split, str)):  # a weights file may come from anybody
+        raise CheckpointError(f"eval: {path} does not name its data set and split as text; pass --dataset and --split")
+    given, name = dict(options or {}), task.dataset_for(name, data)
+    defaults = trained.get("data_options") if name == trained.get("data") else None
+    chosen = {**(defaults if isinstance(defaults, dict) else {}), **given}
+    for option in RESERVED & chosen.keys():
+        raise OptionError(f"eval: '{option}' is not an option of a data set (in {path} or --option); leave it out")
+    images = task.split(info, name, split, data, chosen)
     task.check_fits("eval", info, images)
     return Evaluation(path, task, net.to(on), info, name, split, images, given, on)
 

@@ -1,0 +1,61 @@
+"""Networks that return NaN or infinity: the image counts as failed, and no file claims a result."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from fuzz_weights import TASKS_WITH_FILES, good_file
+from PIL import Image
+
+import hamburger as hb
+from hamburger.errors import NotFiniteError
+from hamburger.generation.predict import SampleRequest, write_samples
+from hamburger.inference.predict_files import find_images, predict_folder
+from hamburger.stereo.predict import find_pairs
+from hamburger.tasks import tasks
+
+
+def refuse_constant(name):
+    raise AssertionError(f"{name} in a JSON file")
+
+
+def overflow(net: torch.nn.Module) -> torch.nn.Module:
+    """Make all weights finite and so large that the outputs are not."""
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.fill_(1e38)
+    return net
+
+
+@pytest.mark.parametrize("task", TASKS_WITH_FILES)
+def test_an_image_without_a_finite_prediction_has_failed(task, tmp_path):
+    path = tmp_path / "net.safetensors"
+    path.write_bytes(good_file(task))
+    images = [tmp_path / name for name in ("left.png", "right.png")]
+    for image in images:
+        Image.new("RGB", (32, 32), (200, 100, 50)).save(image)
+    net, info = tasks[task].load(path)
+    for count in (0, 1):
+        net = overflow(net) if count else net
+        predictor = tasks[task].predictor(net, info, torch.device("cpu"))
+        found = find_pairs(images) if predictor.pairs else find_images(images[:1])
+        summary = predict_folder(predictor, found, tmp_path / f"out{count}")
+        assert (len(summary.done), len(summary.failed)) == (1 - count, count)
+        text = (tmp_path / f"out{count}" / "summary.json").read_text()
+        failed = json.loads(text, parse_constant=refuse_constant)["failed"]
+        assert len(failed) == count
+        assert all("left.png: predict: " in each["reason"] and "NaN or infinite" in each["reason"] for each in failed)
+    assert [file.name for file in (tmp_path / "out1").iterdir()] == ["summary.json"]
+
+
+def test_samples_that_are_not_finite_are_not_written(tmp_path):
+    path = tmp_path / "net.safetensors"
+    path.write_bytes(good_file("generation"))
+    generator = hb.load(path)
+    with torch.no_grad():
+        generator.out.bias.fill_(float("nan"))
+    with pytest.raises(NotFiniteError, match="pixels are NaN or infinite"):
+        write_samples(generator, generator.info.classes, tmp_path / "out", SampleRequest(count=2))
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").rglob("*.png"))
