@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -63,12 +64,18 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path):
     assert (path.read_bytes(), previous.read_bytes()) == (b"new", b"old")
 
 
+def test_a_full_disk_is_named_by_the_file(tmp_path):
+    with pytest.raises(OSError, match=r"No space left on device: '.*file'"), open_atomically(tmp_path / "file"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_stale_temporary_files_are_removed(tmp_path):
     write_atomically(tmp_path / "samples" / "step-1.png", b"complete")
     for name in (".last.ckpt.0123456789abcdef.partial", "samples/.step-2.png.0123456789abcdef.partial"):
         (tmp_path / name).write_bytes(b"half")
-    remove_partial_files(tmp_path)
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["step-1.png"]
+    (tmp_path / ".report.html.0123456789abcdef.partial").write_bytes(b"being written by another process")
+    remove_partial_files(tmp_path, "*.ckpt", "samples/*")
+    assert sorted(path.name[:7] for path in tmp_path.rglob("*") if path.is_file()) == [".report", "step-1."]
 
 
 def test_long_names_can_be_written(tmp_path):

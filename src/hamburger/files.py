@@ -37,7 +37,9 @@ def open_atomically(path: Path, *, durable: bool = False, previous: Path | None 
         if previous is not None and path.exists():
             path.replace(previous)
         partial.replace(path)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(path)  # that of a failed write names no file
         partial.unlink(missing_ok=True)
         raise
     if durable:
@@ -56,10 +58,11 @@ def write_durably(path: Path, content: bytes | memoryview, *, previous: Path | N
         file.write(content)
 
 
-def remove_partial_files(folder: Path) -> None:
-    """Remove the temporary files that a killed process left. Call this only while nothing else writes there."""
-    for partial in [*folder.glob(f".*{PARTIAL}"), *folder.glob(f"*/.*{PARTIAL}")]:
-        partial.unlink(missing_ok=True)
+def remove_partial_files(folder: Path, *patterns: str) -> None:
+    """Remove the temporary files that a killed process left of files like `*.ckpt`, which nobody else writes now."""
+    for pattern in map(Path, patterns):
+        for partial in folder.glob(str(pattern.with_name(f".{pattern.name}.*{PARTIAL}"))):
+            partial.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ from small_run import small
 from hamburger.errors import Interrupted
 from hamburger.tasks import train
 from hamburger.training import checkpoint, run_lifecycle
-from hamburger.training.metrics_log import ThroughputClock
+from hamburger.training.metrics_log import LossRecord, ThroughputClock
 from hamburger.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -72,3 +72,14 @@ def test_short_run_has_a_speed_and_empty_run_none():
     clock.lap(32, 0.0)
     clock.lap(0, 0.0)  # before an evaluation
     assert clock.images_per_s > 0
+
+
+def test_a_record_of_losses_grows_with_its_steps():
+    """It starts small, whatever `log_every` is: 2^31 steps between two lines would need gigabytes."""
+    record, again = LossRecord(CPU), LossRecord(CPU)
+    for step in range(200):
+        record.add(step, {"ce": torch.tensor(float(step))}, [])
+    assert record.global_values().flatten().tolist() == list(range(200))
+    again.load(record.state())
+    again.add(200, {"ce": torch.tensor(200.0)}, [])
+    assert again.global_values().flatten().tolist() == list(range(201))

@@ -85,7 +85,7 @@ class RunFolder:
         if not try_lock(self._lock):
             self.release()
             raise OptionError(f"train: another process is training in {self.path}; wait for it, or name another folder")
-        remove_partial_files(self.path)
+        remove_partial_files(self.path, RECIPE, RESULT, "*.ckpt", "*.safetensors", "samples/*")
 
     def _compare_recipe(self, recipe: Training) -> None:
         """Raise where the run in the folder was started with another recipe."""

@@ -355,7 +355,8 @@ class Run(ABC, Generic[R, P]):
 
 
 def describe_full_disk(folder: Path, error: OSError) -> str:
-    """What happened and what to do; the error of a failed write names no path."""
+    """What happened and what to do; a file that the error does not name is in `folder`."""
+    folder = Path(error.filename).parent if isinstance(error.filename, str) else folder
     if error.errno == errno.EFBIG:
         return f"a file in {folder} exceeds the size limit of the system ({error.strerror}); raise it (ulimit -f)"
     return f"the disk of {folder} is full ({error.strerror}); free some space"
