@@ -13,7 +13,7 @@ PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist workste
 INTERPRETED = TRITON_INTERPRET=1 $(PYTEST) # a session of its own: Triton reads the variable when it is imported
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock lint test test-kernels test-all check demo bench docs clean
+.PHONY: help setup lock lint test test-kernels test-all soak check demo bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test-kernels: setup ## interpreted, emulated and compiled kernels (at most 10 mi
 test-all: setup ## every test: both of the above, and the long ones
 	$(PYTEST)
 	$(INTERPRETED)
+
+soak: setup ## kill training runs 1,000 times and compare how they end (hours)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py
 
 check: lint test test-kernels ## what CI runs
 

@@ -14,10 +14,10 @@ import pytest
 import torch.multiprocessing as mp
 
 
-def context():
-    """The multiprocessing context of the server, which is running."""
+def context(*preload):
+    """The multiprocessing context of the server, which is running. The first call names further modules to import."""
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["forkserver_preload"])
+    made.set_forkserver_preload(["forkserver_preload", *preload])
     with pytest.MonkeyPatch.context() as patch:
         # the server finds its preloads on the PYTHONPATH it inherits, not on this process's sys.path
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)

@@ -1,89 +1,56 @@
-"""A training process that is killed at random moments twenty times ends like an undisturbed one."""
+"""Training processes of every task that are killed or stopped end like undisturbed ones."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import random
 import signal
 import sys
-import time
 
-import forkserver
-import killed_run
 import pytest
-from small_run import reproducible_outputs
+import small_tasks
+from killed_run import INTERRUPTED, PHASES, REFUSED, kill_repeatedly, start
+from small_tasks import reproducible_outputs, train
 
-KILLS = 20
-STEPS = ("steps=40", "checkpoint_every=3", "eval_every=10")
-
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills by signal, and looks into /proc")
-
-
-def start(run, *, slow):
-    process = forkserver.context().Process(target=killed_run.work, args=(run, STEPS, slow))
-    process.start()
-    return process
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(sys.platform != "linux", reason="kills by signal, and looks into /proc"),
+    pytest.mark.parametrize("task", small_tasks.SMALL),
+]
 
 
-def kill(process):
-    """Whether it was still there to be killed."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGKILL)
-    process.join()
-    return process.exitcode == -signal.SIGKILL
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
-def half_written(run):
-    return list(run.glob(".last.ckpt.*.partial"))
+def test_kills_and_resumes_change_nothing(task, tmp_path):
+    assert kill_repeatedly(task, tmp_path, kills=12) >= 1
 
 
-def wait(process, ready, seconds=60.0):
-    """Until `ready()` or the end of the process; whether it is still there."""
-    ends = time.monotonic() + seconds
-    while process.is_alive() and time.monotonic() < ends:
-        if ready():
-            return True
-        time.sleep(0.002)
-    return False
-
-
-@pytest.mark.full
-def test_twenty_kills_and_resumes_change_nothing(tmp_path):
-    undisturbed = tmp_path / "undisturbed"
-    calm = start(undisturbed, slow=False)
-    calm.join()
-    assert calm.exitcode == 0
-    draw = random.Random(0)
-    kills, moments = 0, set()
-    run, again = tmp_path / "run-0", 0
-    while kills < KILLS:
-        # every third time while a checkpoint is being written, which is made to last
-        writing = kills % 3 == 2
-        log = run / "metrics.jsonl"
-        for partial in half_written(run):
-            partial.unlink()  # left over from the kill before, it tells nothing
-        size = log.stat().st_size if log.exists() else 0
-        process = start(run, slow=writing)
-        if writing:
-            alive = wait(process, lambda run=run: half_written(run))
-            time.sleep(draw.uniform(0, 0.12))
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_signals_in_every_phase_change_nothing(task, number, tmp_path):
+    train(task, tmp_path / "calm")
+    expected = reproducible_outputs(tmp_path / "calm")
+    for phase in PHASES:
+        run = tmp_path / phase
+        process = start(task, run, phase=phase, number=number)
+        process.join()
+        in_steps = phase in ("step", "evaluation", "checkpoint")
+        if number == signal.SIGKILL or (number == signal.SIGTERM and not in_steps):
+            assert process.exitcode == -number, phase
         else:
-            early = draw.random() < 0.2  # before it has even read its checkpoint
-            alive = early or wait(process, lambda log=log, size=size: log.exists() and log.stat().st_size != size)
-            time.sleep(draw.uniform(0, 0.1))
-        if alive and kill(process):
-            kills += 1
-            moments.add((writing, bool(half_written(run)), (run / "last.ckpt").exists()))
-            continue
-        process.join()  # it was faster: this run is finished, so its end counts, and the kills go on in another
-        assert process.exitcode == 0
-        assert reproducible_outputs(run) == reproducible_outputs(undisturbed)
-        again += 1
-        run = tmp_path / f"run-{again}"
-    last = start(run, slow=False)
-    last.join()
-    assert last.exitcode == 0
-    assert reproducible_outputs(run) == reproducible_outputs(undisturbed)
-    assert any(writing and partial for writing, partial, _ in moments), "no kill met a half-written checkpoint"
-    assert not list(run.glob(".*.partial"))
+            assert process.exitcode == INTERRUPTED, phase
+        if in_steps and number != signal.SIGKILL:
+            assert (run / "last.ckpt").exists(), phase
+        train(task, run)
+        assert reproducible_outputs(run) == expected, phase
+
+
+def test_of_several_writers_one_trains(task, tmp_path):
+    train(task, tmp_path / "calm")
+    run = tmp_path / "run"
+    processes = [start(task, run) for _ in range(3)]
+    for process in processes:
+        process.join()
+    statuses = sorted(process.exitcode for process in processes)
+    assert statuses[0] == 0 and set(statuses) <= {0, REFUSED}
+    assert reproducible_outputs(run) == reproducible_outputs(tmp_path / "calm")
