@@ -108,7 +108,8 @@ def check_choice(call: str, option: str, value: object, known: Iterable[str]) ->
     """Raise unless the value is one of the known names."""
     known = list(known)
     if value not in known:
-        raise OptionError(f"{call}: no {option} {shorten(value)}{did_you_mean(shorten(value), known)}")
+        name = value[:80] if isinstance(value, str) else ""
+        raise OptionError(f"{call}: no {option} {shorten(value)}{did_you_mean(name, known)}")
 
 
 MAX_COUNT = 2**31 - 1  # of everything that is counted: steps, images, channels

@@ -43,10 +43,11 @@ class Bread(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         cast = autocast_dtype(x.device.type)
-        if torch.float16 in (cast, self.weight.dtype):
+        weight, bias = self.weight, self.bias  # read once: under spectral norm each access is a power iteration
+        if torch.float16 in (cast, weight.dtype):
             with full_precision(x.device.type):
-                return self._product(x.float(), self.weight.float(), None if self.bias is None else self.bias.float())
-        return self._product(x if cast else x.to(self.weight.dtype), self.weight, self.bias)
+                return self._product(x.float(), weight.float(), None if bias is None else bias.float())
+        return self._product(x if cast else x.to(weight.dtype), weight, bias)
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         weight = weight.expand(x.shape[0], -1, -1)
