@@ -1,4 +1,4 @@
-"""Turn CIFAR-10 from sheets of JPEG tiles into the binary batches that the data set `cifar10` reads.
+"""Turn CIFAR-10 from sheets of JPEG tiles into the Python batches that the data set `cifar10` reads.
 
     python lab/experiments/cifar10_sheets.py SHEETS OUT
 
@@ -9,6 +9,7 @@ and `test_labels.npy`. They are lossy, so distances such as FID must take their 
 from __future__ import annotations
 
 import argparse
+import pickle
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 TILES, SIZE = 50, 32
-BATCHES = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_batch.bin"]}
+BATCHES = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
 
 
 def convert_sheets(sheets: Path, out: Path, split: str) -> None:
@@ -27,7 +28,8 @@ def convert_sheets(sheets: Path, out: Path, split: str) -> None:
     tiles = sheets_of_split.reshape(-1, TILES, SIZE, TILES, SIZE, 3).transpose(0, 1, 3, 5, 2, 4)
     images = tiles.reshape(-1, 3 * SIZE * SIZE)[: len(labels)]
     for name, chosen in zip(BATCHES[split], np.array_split(np.arange(len(images)), len(BATCHES[split])), strict=True):
-        (out / name).write_bytes(np.column_stack([labels[chosen], images[chosen]]).astype(np.uint8).tobytes())
+        batch = {b"data": images[chosen], b"labels": labels[chosen].tolist()}
+        (out / name).write_bytes(pickle.dumps(batch, protocol=3))
 
 
 def main(words: Sequence[str] | None = None) -> None:

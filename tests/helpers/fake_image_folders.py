@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +35,11 @@ def official_val(root: Path, classes=("n01", "n02"), each=2) -> Path:
 
 
 def cifar_batches(root: Path, each=4) -> Path:
-    """The binary version: records of a label and an image."""
-    folder = root / "cifar-10-batches-bin"
+    """The original python batches: pickle protocol 2, byte strings as keys, lists of labels."""
+    folder = root / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     for k, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
         data = np.random.default_rng(k).integers(0, 256, (each, 3072), dtype=np.uint8)
-        labels = (k + np.arange(each, dtype=np.uint8)) % 10
-        (folder / f"{name}.bin").write_bytes(np.column_stack([labels, data]).astype(np.uint8).tobytes())
+        labels = [(k + i) % 10 for i in range(each)]
+        (folder / name).write_bytes(pickle.dumps({b"data": data, b"labels": labels, b"batch_label": b"x"}, protocol=2))
     return root

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import pickle
 import random
 import struct
 import zlib
@@ -337,9 +338,8 @@ def mutate_lists(source: random.Random, files: Files) -> tuple[Files, str]:
 
 
 def make_batch() -> Files:
-    records = noise(4, 3073)
-    records[:, 0] %= 10
-    return {"data_batch_1.bin": records.tobytes()}
+    content = {b"data": noise(4, 3072), b"labels": [1, 2, 3, 4], b"batch_label": b"x"}
+    return {"data_batch_1": pickle.dumps(content, protocol=2)}
 
 
 # -- readers -----------------------------------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ def read_coco(folder: Path) -> Any:
 def read_batch_file(folder: Path) -> Any:
     from hamburger.classification.data.cifar10 import read_batch
 
-    chunk = read_batch(folder / "data_batch_1.bin")
+    chunk = read_batch(folder / "data_batch_1")
     assert chunk.images.dtype == np.uint8 and chunk.images.shape == (len(chunk.labels), 3, 32, 32)
     assert ((chunk.labels >= 0) & (chunk.labels < 10)).all()
     return tuple(chunk)
@@ -436,5 +436,5 @@ FUZZERS: dict[str, Fuzzer] = {
     "coco": Fuzzer(make_coco, mutate_coco, read_coco),
     "folder": Fuzzer(make_folder, mutate_lists, read_folder),
     "annotations": Fuzzer(make_annotations, mutate_file("val_annotations.txt"), read_class_list),
-    "cifar": Fuzzer(make_batch, mutate_file("data_batch_1.bin"), read_batch_file),
+    "cifar": Fuzzer(make_batch, mutate_file("data_batch_1"), read_batch_file),
 }

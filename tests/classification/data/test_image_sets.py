@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
+import pickle
+
 import fake_image_folders
 import numpy as np
 import pytest
 from PIL import Image
 
 from hamburger.classification.data.base import load_images, open_source
+from hamburger.classification.data.cifar10 import read_batch
 from hamburger.errors import DataError, OptionError, UnknownNameError
 
 
@@ -50,7 +54,7 @@ def test_imagenet_needs_its_thousand_classes(tmp_path):
         open_source("imagenet", "train", size=128, root=root)
 
 
-def test_cifar10_batches(tmp_path):
+def test_python_batches(tmp_path):
     found = load("cifar10", fake_image_folders.cifar_batches(tmp_path / "a"), tmp_path, size=32)
     assert found.images.shape == (20, 3, 32, 32)
     assert found.labels[:6].tolist() == [0, 1, 2, 3, 1, 2]
@@ -59,19 +63,78 @@ def test_cifar10_batches(tmp_path):
     assert len(load("cifar10", tmp_path / "a", tmp_path, size=32, split="test")) == 4
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (bytes(3073) + bytes([10]) + bytes(3072), r"labels must be in 0 \.\.\. 9 .got 10"),
-        (bytes(2 * 3073 - 1), "6145 bytes are not n x 3073"),
-    ],
-    ids=["label", "length"],
-)
-def test_damaged_batches_are_named(tmp_path, content, complaint):
+@pytest.mark.parametrize(("label", "message"), [(-5, r"-5 \.\.\. 2"), (2**70, rf"1 \.\.\. {2**70}")])
+def test_batch_labels_outside_the_classes_are_named(tmp_path, label, message):
+    path = fake_image_folders.cifar_batches(tmp_path / "a") / "cifar-10-batches-py" / "data_batch_2"
+    found = {b"data": np.zeros((3, 3072), np.uint8), b"labels": [1, label, 2]}
+    path.write_bytes(pickle.dumps(found, protocol=2))
+    with pytest.raises(DataError, match=rf"data_batch_2: labels must be in 0 \.\.\. 9 .got {message}"):
+        load("cifar10", tmp_path / "a", tmp_path, size=32)
+
+
+def test_a_batch_file_executes_nothing(tmp_path):
     root = fake_image_folders.cifar_batches(tmp_path / "a")
-    (root / "cifar-10-batches-bin" / "data_batch_2.bin").write_bytes(content)
-    with pytest.raises(DataError, match=rf"data_batch_2\.bin: .*{complaint}"):
+    marker = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self):
+            return (type(marker).touch, (marker,))
+
+    for name in ("data_batch_2", "data_batch_4"):
+        path = root / "cifar-10-batches-py" / name
+        path.write_bytes(pickle.dumps({b"data": Evil()}, protocol=2))
+    with pytest.raises(DataError, match="2 files cannot be used") as error:
         load("cifar10", root, tmp_path, size=32)
+    assert "data_batch_2" in str(error.value) and "data_batch_4" in str(error.value)
+    assert "which no CIFAR batch contains" in str(error.value)
+    assert not marker.exists()
+
+
+class Call:
+    """What a stream would like to have called."""
+
+    def __init__(self, *what):
+        self.what = what
+
+    def __reduce__(self):
+        return self.what
+
+
+_reconstruct = np.empty(0).__reduce__()[0]
+FORGED = b"A" * 32  # bytes that would be taken for addresses of objects
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Call(np.ndarray, ((4,), "O", FORGED)),
+        Call(np.ndarray, ((4,), [("a", "O")], FORGED)),
+        Call(np.ndarray, ((4,), "u1", FORGED, 0, (-4096,))),
+        Call(_reconstruct, (np.ndarray, (0,), b"b"), (1, (4,), np.dtype("O"), False, FORGED)),
+        Call(_reconstruct, (np.ndarray, (0,), b"b"), (1, (4096,), np.dtype("u1"), False, FORGED)),
+        Call(_reconstruct, (dict, (0,), b"b")),
+        Call(_reconstruct, (np.ndarray, (0,), b"b")),
+        Call(codecs.encode, ("x", "idna")),
+        np.arange(4),
+    ],
+    ids=[
+        "objects",
+        "a record",
+        "strides",
+        "filled with objects",
+        "too short",
+        "a dict",
+        "never filled",
+        "text",
+        "int64",
+    ],
+)
+def test_a_batch_file_creates_only_byte_arrays(tmp_path, data):
+    """numpy's own ndarray, called by a stream, takes bytes for objects: that ends the process, or worse."""
+    path = tmp_path / "batch"
+    path.write_bytes(pickle.dumps({b"data": data, b"labels": []}, protocol=2))
+    with pytest.raises(DataError, match="not a CIFAR batch"):
+        read_batch(path)
 
 
 def test_tiny_imagenet_from_its_folder_or_the_one_above(tmp_path):
@@ -147,8 +210,8 @@ def test_invalid_folders_are_named(tmp_path):
     with pytest.raises(DataError, match="one directory per class"):
         open_source("folder", "train", size=32, root=tmp_path / "empty")
     root = fake_image_folders.cifar_batches(tmp_path / "a")
-    (root / "cifar-10-batches-bin" / "data_batch_3.bin").unlink()
-    with pytest.raises(DataError, match=r"missing: .*data_batch_3\.bin"):
+    (root / "cifar-10-batches-py" / "data_batch_3").unlink()
+    with pytest.raises(DataError, match=r"missing: .*data_batch_3"):
         open_source("cifar10", "train", size=32, root=root)
 
 

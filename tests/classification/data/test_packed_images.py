@@ -182,9 +182,9 @@ def test_a_cache_that_is_only_read_needs_no_lock(tree, tmp_path, monkeypatch):
 
 def test_cifar_batches_are_identified_by_content(tmp_path):
     roots = [fake_image_folders.cifar_batches(tmp_path / name) for name in ("a", "b")]
-    changed = roots[1] / "cifar-10-batches-bin" / "data_batch_1.bin"
+    changed = roots[1] / "cifar-10-batches-py" / "data_batch_1"
     other = bytearray(changed.read_bytes())
-    other[200] ^= 1
+    other[other.index(b"data") + 200] ^= 1
     changed.write_bytes(other)
     for path in tmp_path.rglob("*_batch*"):
         os.utime(path, (0, 0))
