@@ -226,7 +226,7 @@ def test_baby_and_strong_differ_only_in_training():
         ({"context": None, "context_options": {"rank": 3}}, "context_options need a context"),
         ({"context": "ylg", "width": 4}, "8 heads of an eighth of the channels need a multiple of 64 channels, got 16"),
         ({"context": "ylg", "context_options": {"scores": "fuse"}}, "no scores 'fuse'; did you mean 'fused'"),
-        ({"hidden": "both"}, "no hidden 'both'; known: in, out"),
+        ({"hidden": "both"}, "no hidden 'both'; did you mean 'out'. known: in, out"),
         ({"init": "xavir"}, "no init 'xavir'; did you mean 'xavier'"),
         ({"generator_spectral": "equal"}, "no generator_spectral 'equal'; did you mean 'equality'"),
         ({"norm_momentum": 2}, "norm_momentum must be a finite number at least 0 and at most 1"),
