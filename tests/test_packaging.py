@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
+TOOLS = {"ruff", "mypy"}  # what they report changes between versions; only the lock decides
 
 
 def declared():
@@ -23,6 +24,11 @@ def declared():
 def pinned(name):
     pins = re.findall(r"^([\w.-]+)==([^\s\\;]+)", (ROOT / "requirements" / name).read_text(), re.M)
     return {canonicalize_name(package): version for package, version in pins}
+
+
+def test_minimum_versions_are_the_lower_bounds():
+    bounds = {name: str(specifier).removeprefix(">=") for name, specifier in declared().items() if name not in TOOLS}
+    assert pinned("minimum.txt") == bounds
 
 
 def test_the_lock_satisfies_the_ranges_and_has_a_hash_for_every_package():

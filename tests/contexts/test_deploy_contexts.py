@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from tiers import full_except
+from tiers import full_except, not_on_torch_2_6
 from tolerances import assert_close, relative_error
 from torch import nn
 from torch.export import Dim
@@ -48,6 +48,7 @@ def test_compiles_without_graph_breaks(name):
 
 
 @pytest.mark.parametrize("name", full_except(("nmf",), hb.list_contexts()))
+@not_on_torch_2_6
 def test_onnx_of_any_batch_and_size(name, tmp_path):
     import onnxruntime
 

@@ -35,8 +35,8 @@ def normalise_single_value(norm: _BatchNorm, x: Tensor) -> Tensor | None:
 
 def run_in_dtype_of(x: Tensor, module: nn.Module) -> Tensor:
     """Apply a norm to x. One cast to float16 runs in float32 where x is float32; its running statistics saturate."""
-    first = next(chain(module.parameters(), module.buffers()), None)
-    if first is None or first.dtype != torch.float16 or x.dtype == torch.float16:
+    tensors = [*module.parameters(), *module.buffers()]
+    if not tensors or tensors[0].dtype != torch.float16 or x.dtype == torch.float16:
         return module(x)
     owned = chain(module.named_parameters(), module.named_buffers())
     wide = {key: tensor.float() if tensor.is_floating_point() else tensor.clone() for key, tensor in owned}
