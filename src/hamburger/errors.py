@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -93,15 +94,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"{hint} known: {', '.join(known)}"
 
 
+_brief = reprlib.Repr()
+_brief.maxlist = _brief.maxtuple = 12
+_brief.maxstring = _brief.maxlong = _brief.maxother = 80
+
+
 def shorten(value: object) -> str:
-    """Return `repr(value)` for an error message, cut to 80 characters."""
+    """Return `repr(value)` for an error message, cut where it is long or nested."""
     if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to print more than 4300 digits
         return f"a whole number of {value.bit_length()} bits"
     try:
-        text = repr(value)
+        return _brief.repr(value)
     except (ValueError, RecursionError):  # of a number or a list inside
         return f"a {type(value).__name__} that cannot be printed"
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def check_choice(call: str, option: str, value: object, known: Iterable[str]) -> None:

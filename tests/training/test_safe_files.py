@@ -21,11 +21,11 @@ from paths import ROOT
 from PIL import Image
 
 from hamburger.detection.data import create_detection_set
-from hamburger.errors import DataError
+from hamburger.errors import DataError, shorten
 from hamburger.segmentation.data import create_dataset
 from hamburger.segmentation.data.sbd import read_sbd_label
 from hamburger.training.image_files import read_image
-from hamburger.training.safe_files import MAX_PIXELS, check_relative, read_bytes, read_npy, show
+from hamburger.training.safe_files import MAX_PIXELS, check_relative, read_bytes, read_npy
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 
@@ -177,8 +177,8 @@ def test_values_of_any_depth_and_length_can_be_shown():
     deep = []
     for _ in range(100_000):
         deep = [deep]
-    assert len(show(deep)) < 100 and len(show("x" * 10**6)) < 100 and len(show([10**4000] * 3)) < 300
-    assert show("a.png") == "'a.png'"
+    assert len(shorten(deep)) < 100 and len(shorten("x" * 10**6)) < 100 and len(shorten([10**4000] * 3)) < 300
+    assert shorten("a.png") == "'a.png'"
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import math
-import reprlib
 import stat
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -19,21 +18,13 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from hamburger.errors import DataError
+from hamburger.errors import DataError, shorten
 
 MAX_PIXELS = 2**26
 MAX_FILE_BYTES = 64 * 2**20
 MAX_JSON_BYTES = 2 * 2**30
 MAX_MASK_BYTES = 4 * 2**30
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024  # what Linux allows for a name, and enough for a path below the root
-
-shorten = reprlib.Repr()  # repr() of anything from a file: neither long nor recursive
-shorten.maxstring = shorten.maxother = shorten.maxlong = 60
-
-
-def show(value: Any) -> str:
-    """Return a short description of a value for an error message, however long or nested it is."""
-    return shorten.repr(value)
 
 
 def describe(error: BaseException) -> str:
@@ -91,9 +82,9 @@ def check_relative(where: str, name: str) -> str:
     except UnicodeEncodeError:
         raise DataError(f"{where}: {ascii(name)[:80]} is not a file name (it is not valid Unicode)") from None
     if not path.parts or "\0" in name or length > MAX_PATH_BYTES or longest > MAX_NAME_BYTES:
-        raise DataError(f"{where}: {show(name)} is not a file name")
+        raise DataError(f"{where}: {shorten(name)} is not a file name")
     if path.is_absolute() or ".." in path.parts:
-        raise DataError(f"{where}: {show(name)} leaves the data folder; name files relative to it, without '..'")
+        raise DataError(f"{where}: {shorten(name)} leaves the data folder; name files relative to it, without '..'")
     return name
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
-from hamburger.errors import DataError, OptionError, check_choice
-from hamburger.training.safe_files import MAX_FILE_BYTES, describe, read_bytes, show
+from hamburger.errors import DataError, OptionError, check_choice, shorten
+from hamburger.training.safe_files import MAX_FILE_BYTES, describe, read_bytes
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SIZE = 32
@@ -114,7 +114,7 @@ def read_pickle(content: bytes) -> Any:
             case "GLOBAL" | "STACK_GLOBAL" as name:
                 called = argument if name == "GLOBAL" else f"{stack.pop(-2)} {stack.pop()}"
                 if called not in (*NUMPY_NAMES, ENCODE):
-                    raise ValueError(f"it uses {show(called)}, which no CIFAR batch contains")
+                    raise ValueError(f"it uses {shorten(called)}, which no CIFAR batch contains")
                 stack.append(called)
             case "APPEND":
                 stack[-2].append(stack.pop())

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
-from hamburger.errors import DataError, check_choice, check_count, check_seed
+from hamburger.errors import DataError, check_choice, check_count, check_seed, shorten
 from hamburger.training.image_files import SUFFIXES, read_square
 from hamburger.training.loader import KeyedRng
-from hamburger.training.safe_files import read_lines, show
+from hamburger.training.safe_files import read_lines
 
 FIGURES = {"train": 4096, "val": 1024}  # images per split
 FORMS = ("disc", "square", "cross", "ring")
@@ -231,7 +231,7 @@ def read_annotations(path: Path, images: Collection[str]) -> dict[str, str]:
     for number, line in enumerate(read_lines(path, "the class of each image"), start=1):
         words = line.split()
         if len(words) == 1:
-            problems.append(f"line {number} has no class: {show(line.strip())}")
+            problems.append(f"line {number} has no class: {shorten(line.strip())}")
         elif words and (other := annotations.setdefault(words[0], words[1])) != words[1]:
             problems.append(f"line {number} gives {words[0]:.60} the class {words[1]:.60}, another line {other:.60}")
     problems += [f"{name} has no line" for name in sorted(set(images) - annotations.keys())]

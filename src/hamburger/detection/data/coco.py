@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from hamburger.detection.data import DetectionSet, Scene, detection_sets
-from hamburger.errors import DataError, InputError, check_choice
+from hamburger.errors import DataError, InputError, check_choice, shorten
 from hamburger.training.datasets import Row, check_root, fingerprint_files, run_cached_checks, select_classes
 from hamburger.training.image_files import read_image, voc_palette
 from hamburger.training.safe_files import (
@@ -33,7 +33,6 @@ from hamburger.training.safe_files import (
     check_relative,
     describe,
     read_bytes,
-    show,
 )
 
 LAYOUT = "annotations/instances_<split>.json and a folder <split> of images"
@@ -81,7 +80,7 @@ class CocoSet(DetectionSet):
         _check_unique(self.file, "category id", [each["id"] for each in categories], "give each a different one")
         _check_unique(self.file, "class name", self.classes, "rename one, or choose by number with classes=0,1,...")
         for image in content["images"]:
-            check_relative(f"{self.file}: image {show(image['id'])}", image["file_name"])
+            check_relative(f"{self.file}: image {shorten(image['id'])}", image["file_name"])
         self.palette = voc_palette(len(numbers) + 1)[1:]
         self.categories = {categories[number]["id"]: label for label, number in enumerate(numbers)}
         self.images: list[Entry] = content["images"]
@@ -111,7 +110,7 @@ class CocoSet(DetectionSet):
                 fault = f"the masks of its image need more than {MAX_MASK_BYTES:,} bytes; cut the image into tiles"
             if fault is not None:
                 name = images[image]["file_name"] if known else "no image"
-                self.faults.append(f"{self.file}: annotation {show(id)} ({name}): {fault}")
+                self.faults.append(f"{self.file}: annotation {shorten(id)} ({name}): {fault}")
                 if known:
                     self.unused[image] = ALL_INVALID
             elif annotation["category_id"] in self.categories:
@@ -201,7 +200,7 @@ def _find_image_folder(root: Path, split: str, images: Sequence[Entry]) -> Path:
 def _check_unique(file: Path, what: str, values: Sequence[Any], remedy: str) -> None:
     repeated = [value for value, n in Counter(values).items() if n > 1]
     if repeated:
-        raise DataError(f"{file}: several categories have the {what} {show(repeated[0])}; {remedy}")
+        raise DataError(f"{file}: several categories have the {what} {shorten(repeated[0])}; {remedy}")
 
 
 # -- the JSON file -----------------------------------------------------------------------------------------------------
@@ -225,12 +224,12 @@ def read_instances(path: Path) -> tuple[dict[str, list[Entry]], str]:
             raise DataError(f"{path}: has no list of '{part}'; a file of COCO instances has {', '.join(NEEDED)}")
         for place, entry in enumerate(entries):
             if not isinstance(entry, dict):
-                raise DataError(f"{path}: {part}[{place}] must be a JSON object (got {show(entry)})")
+                raise DataError(f"{path}: {part}[{place}] must be a JSON object (got {shorten(entry)})")
             for key in keys:
                 if key not in entry:
                     raise DataError(f"{path}: {part}[{place}] has no {key}")
                 if not _is_valid(key, entry[key]):
-                    raise DataError(f"{path}: {part}[{place}]: {key} cannot be {show(entry[key])}")
+                    raise DataError(f"{path}: {part}[{place}]: {key} cannot be {shorten(entry[key])}")
             if part == "images":
                 check_pixels(Path(f"{path}: {part}[{place}]"), *read_size(entry))
     return content, hashlib.sha256(data).hexdigest()
@@ -261,24 +260,24 @@ CORNERS_HINT = "a bbox is left, top, width and height, but this one looks like l
 def find_fault(annotation: Entry, images: dict[Any, Entry], categories: set[Any]) -> str | None:
     """What is wrong with an annotation, found without drawing it; None if it is valid."""
     if not _is_known(annotation.get("image_id"), images):
-        return f"image_id {show(annotation.get('image_id'))} is not an image of the file"
+        return f"image_id {shorten(annotation.get('image_id'))} is not an image of the file"
     if not _is_known(annotation.get("category_id"), categories):
-        return f"category_id {show(annotation.get('category_id'))} is not a category of the file"
+        return f"category_id {shorten(annotation.get('category_id'))} is not a category of the file"
     h, w = read_size(images[annotation["image_id"]])
     box = annotation.get("bbox")
     if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
-        return f"bbox must be the numbers left, top, width and height (got {show(box)})"
+        return f"bbox must be the numbers left, top, width and height (got {shorten(box)})"
     if box[2] <= 0 or box[3] <= 0:
-        return f"bbox {show(box)} has no area"
+        return f"bbox {shorten(box)} has no area"
     if min(box[:2]) < -TOLERANCE or box[0] + box[2] > w + TOLERANCE or box[1] + box[3] > h + TOLERANCE:
         hint = f"; {CORNERS_HINT}" if box[0] < box[2] <= w and box[1] < box[3] <= h else ""
         return f"bbox {box} reaches outside the image of {w} x {h} pixels{hint}"
     area = annotation.get("area")
     if area is not None and not (_is_number(area) and area >= 0):
-        return f"area must be a number of pixels (got {show(area)})"
+        return f"area must be a number of pixels (got {shorten(area)})"
     crowd = annotation.get("iscrowd")
     if crowd is not None and not (isinstance(crowd, (int, float)) and crowd in (0, 1)):  # "0" would be true
-        return f"iscrowd must be 0 or 1 (got {show(crowd)})"
+        return f"iscrowd must be 0 or 1 (got {shorten(crowd)})"
     try:
         extent = find_extent(annotation.get("segmentation"), (h, w))
     except InputError as error:
@@ -358,7 +357,7 @@ def read_counts(segmentation: Any, size: tuple[int, int]) -> list[int]:
     except (KeyError, TypeError, ValueError, OverflowError):
         raise InputError("an RLE needs a 'size' of two numbers and 'counts'") from None
     if (h, w) != size:
-        raise InputError(f"the RLE is for {show(w)} x {show(h)} pixels, but the image has {size[1]} x {size[0]}")
+        raise InputError(f"the RLE is for {shorten(w)} x {shorten(h)} pixels, but the image has {size[1]} x {size[0]}")
     if not all(0 <= count <= h * w for count in counts):
         raise InputError(f"RLE counts must lie between 0 and {w} x {h} = {h * w} pixels")
     if sum(counts) != h * w:

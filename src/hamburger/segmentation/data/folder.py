@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hamburger.errors import DataError, OptionError, check_flag
+from hamburger.errors import DataError, OptionError, check_flag, shorten
 from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs
 from hamburger.training.datasets import IGNORE, MOST_CLASSES, OUTSIDE, check_root
 from hamburger.training.image_files import Bytes, Colour, read_colours, read_indices, read_mode, voc_palette
-from hamburger.training.safe_files import read_lines, show
+from hamburger.training.safe_files import read_lines
 
 PACKED = np.array((1 << 16, 1 << 8, 1))  # colours @ PACKED: one number for each colour
 LAYOUTS = "classes.txt, images/ and labels/ (both with one folder per split, or with train.txt and val.txt)"
@@ -107,12 +107,12 @@ def read_classes(path: Path) -> dict[str, Colour | None]:
             r, g, b = (int(word[:4]) for word in words[-3:])
             if max(len(word) for word in words[-3:]) > 3 or max(r, g, b) > 255:
                 raise DataError(
-                    f"{path}, line {number}: a colour is three numbers 0 ... 255 (got {show(line.strip())})"
+                    f"{path}, line {number}: a colour is three numbers 0 ... 255 (got {shorten(line.strip())})"
                 )
             words, colour = words[:-3], (r, g, b)
         name = " ".join(words)
         if name in colours:
-            raise DataError(f"{path}, line {number}: class {show(name)} is listed twice")
+            raise DataError(f"{path}, line {number}: class {shorten(name)} is listed twice")
         colours[name] = colour
     if not 1 <= len(colours) <= MOST_CLASSES:
         raise DataError(f"{path}: there must be 1 ... {MOST_CLASSES} classes (got {len(colours)})")

@@ -26,12 +26,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hamburger.errors import DataError, check_choice, check_positive, did_you_mean
+from hamburger.errors import DataError, check_choice, check_positive, did_you_mean, shorten
 from hamburger.stereo.data import stereo_sets
 from hamburger.stereo.data.files import StereoFiles, StereoFileSet
 from hamburger.training.datasets import check_root
 from hamburger.training.image_files import SUFFIXES
-from hamburger.training.safe_files import read_lines, show
+from hamburger.training.safe_files import read_lines
 
 
 def find_image(folder: Path, stem: str) -> Path:
@@ -51,7 +51,7 @@ def select_listed(root: Path, split: str, pairs: Iterable[StereoFiles]) -> list[
     unknown = [id for id in requested if id not in known]
     if unknown:
         raise DataError(
-            "\n".join(f"{path}: no pair {show(id)}{did_you_mean(id, sorted(known)[:40])}" for id in unknown[:20]),
+            "\n".join(f"{path}: no pair {shorten(id)}{did_you_mean(id, sorted(known)[:40])}" for id in unknown[:20]),
             unknown,
         )
     return [known[id] for id in requested]
