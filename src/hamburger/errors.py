@@ -94,6 +94,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"{hint} known: {', '.join(known)}"
 
 
+def name_lab_package(what: str) -> str:
+    """Return the error message for something that needs the package hamburger-lab."""
+    return f"{what} is part of hamburger-lab; pip install hamburger-lab (in a clone: -e lab)"
+
+
 _brief = reprlib.Repr()
 _brief.maxlist = _brief.maxtuple = 12
 _brief.maxstring = _brief.maxlong = _brief.maxother = 80

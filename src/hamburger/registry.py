@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from hamburger.errors import OptionError, UnknownNameError, did_you_mean
+from hamburger.errors import OptionError, UnknownNameError, did_you_mean, name_lab_package
 
 T = TypeVar("T")
 Constructor = TypeVar("Constructor", bound=Callable[..., Any])
@@ -47,6 +47,8 @@ def suggest_options(call: str) -> Callable[[Callable[Parameters, T]], Callable[P
 class Registry(Mapping[str, Callable[..., T]]):
     """A mapping from names to the constructors of one kind of thing. A name cannot be registered twice.
 
+    `lab_names`: names that hamburger-lab registers, for the error where it is not installed.
+
     >>> "nmf" in hb.hams.names()
     True
     >>> ham = hb.hams.create("vq", rank=4)
@@ -54,8 +56,8 @@ class Registry(Mapping[str, Callable[..., T]]):
     <class 'hamburger.contexts.sa.SelfAttention'>
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, *, lab_names: Collection[str] = ()) -> None:
+        self.kind, self.lab_names = kind, lab_names
         self._entries: dict[str, Callable[..., T]] = {}
 
     def register(self, name: str) -> Callable[[Constructor], Constructor]:
@@ -83,6 +85,8 @@ class Registry(Mapping[str, Callable[..., T]]):
 
     def __getitem__(self, name: str) -> Callable[..., T]:
         if name not in self._entries:
+            if name in self.lab_names:
+                raise UnknownNameError(name_lab_package(f"{self.kind} '{name}'"))
             raise UnknownNameError(f"no {self.kind} '{name}'{did_you_mean(name, self._entries)}")
         return self._entries[name]
 

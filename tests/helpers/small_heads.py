@@ -1,12 +1,12 @@
-"""Small segmentation heads, with every option of the papers that changes what is built."""
+"""Small segmentation heads, those of hamburger-lab included, with every option that changes what is built."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-import hamburger.segmentation.heads  # noqa: F401
-from hamburger.segmentation.heads.base import heads
+import hamburger_lab.heads  # noqa: F401  (registers)
+from hamburger.segmentation.heads import heads
 
 CHANNELS = (4, 6, 8, 16)
 CLASSES = 5

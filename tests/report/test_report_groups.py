@@ -62,6 +62,7 @@ def test_repeated_seed_counts_once(make_run):
 
 
 def test_other_heads_are_rivals_under_their_own_name(make_run):
+    import hamburger_lab.heads  # noqa: F401  (registers)
     from hamburger.segmentation.recipe import SegmentationModel
 
     folder = make_run("nmf")

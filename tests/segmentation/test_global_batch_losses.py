@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from tolerances import assert_close
 
-from hamburger.segmentation.losses import cross_entropy, find_borders, focal_loss, presence_loss
+from hamburger.segmentation.losses import cross_entropy
+from hamburger_lab.heads.losses import find_borders, focal_loss, presence_loss
 
 LOSSES = {
     "cross_entropy": (cross_entropy, (5, 9, 9)),

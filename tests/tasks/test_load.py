@@ -103,7 +103,7 @@ def test_a_predictor_takes_its_classes_from_the_loaded_network(segmenter_file):
 
 
 def test_models_and_weights_are_listed():
-    assert {"hamnet", "lightham", "pspnet"} <= set(hb.list_models())
+    assert {"hamnet", "lightham"} <= set(hb.list_models())
     assert hb.list_weights() == []
 
 

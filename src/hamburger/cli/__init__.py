@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, NoReturn
 
-from hamburger.errors import HamburgerError, Interrupted
+from hamburger.errors import HamburgerError, Interrupted, name_lab_package
 from hamburger.startup import end_startup
 
 # packages that commands import, and the extra that installs each
@@ -27,7 +27,7 @@ def main() -> None:
             raise
         _stop(f"the command line needs {missing.name}: pip install 'hamburger[cli]'")
     if lab_command := find_missing_lab_command(sys.argv[1:]):
-        _stop(f"`ham {lab_command}` is part of hamburger-lab; pip install hamburger-lab (in a clone: -e lab)")
+        _stop(name_lab_package(f"`ham {lab_command}`"))
     # newer versions of typer include click
     usage: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
     try:

@@ -139,7 +139,7 @@ def create_model(
     >>> net = create_model("hamnet", backbone="resnet50", num_classes=21, context="nmf")
     >>> logits = net(images)                                            # (b, 3, h, w) -> (b, 21, h, w)
 
-    - `name`: a head: "hamnet", "lightham", or a complete published head such as "pspnet"
+    - `name`: a head: "hamnet", "lightham", or with hamburger-lab a published head such as "pspnet"
     - `backbone`, `output_stride`, `backbone_options`: passed to `create_backbone`; `timm:<name>` is any timm encoder
     - `context`, `context_options`: the context in HamNet's head: a name, a module, or None for the paper's baseline.
       Other heads have their own context and accept neither.

@@ -57,8 +57,8 @@ def test_pictures_command_writes_what_the_page_shows(tmp_path):
 
 
 def test_a_network_without_a_context_is_refused(tmp_path):
-    run = saved(tmp_path / "pspnet", None)
-    net = hb.create_model("pspnet", backbone="tiny", output_stride=4, num_classes=3)
+    run = saved(tmp_path / "lightham", None)
+    net = hb.create_model("lightham", backbone="tiny", output_stride=4, num_classes=3)
     save_weights(run / "best.safetensors", net, Info(classes=tuple("abc"), extra={"data": "patchwork"}))
     with pytest.raises(OptionError, match="has no context; leave it out"):
         make_feature_maps([run])

@@ -1,4 +1,4 @@
-"""The contract of every head in the registry, also with options that change its structure."""
+"""The contract of every head, those of hamburger-lab included, also with options that change its structure."""
 
 from __future__ import annotations
 

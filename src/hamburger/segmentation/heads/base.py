@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from hamburger.contexts.common import conv, conv_norm_relu
-from hamburger.errors import OptionError, ShapeError, check_count, check_positive
+from hamburger.contexts.common import conv
+from hamburger.errors import OptionError, ShapeError, check_count
 from hamburger.layers.norm import Dropout2d
 from hamburger.registry import Registry
-from hamburger.segmentation.losses import cross_entropy, find_labelled_images, presence_loss
+from hamburger.segmentation.losses import cross_entropy
 
 
 class HeadOutputs(NamedTuple):
@@ -21,41 +21,34 @@ class HeadOutputs(NamedTuple):
     aux: dict[str, Tensor]
 
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]  # (auxiliary output, target b h w) -> loss
-
-
 class Head(nn.Module):
     """[b c_i h_i w_i, ...]   ->   HeadOutputs.
 
     The constructor takes `channels` (the widths of the backbone's maps from shallow to deep), `num_classes`, and
-    options by keyword. `terms` maps names in `aux` to their weight and loss.
+    options by keyword.
     """
-
-    terms: Mapping[str, tuple[float, LossFunction]] = {}
 
     def forward(self, features: Sequence[Tensor]) -> HeadOutputs:
         raise NotImplementedError
 
     def loss(self, outputs: HeadOutputs, target: Tensor) -> dict[str, Tensor]:
         """Return weighted loss terms by name; training minimises their sum.   target: b h w, 255 where unlabelled"""
-        losses = {"ce": cross_entropy(outputs.logits, target)}
-        for name, value in outputs.aux.items():
-            if name in self.terms:
-                weight, loss = self.terms[name]
-                losses[name] = weight * loss(value, target)
-        return losses
+        return {"ce": cross_entropy(outputs.logits, target)}
 
     def counts(self, target: Tensor) -> dict[str, Tensor]:
         """Return how many elements each loss term averages over; terms not listed average over the labelled pixels.
 
         Gradient accumulation weights the terms of each micro-batch by these counts.
         """
-        presence = [name for name, (_, loss) in self.terms.items() if loss is presence_loss]
-        return {name: find_labelled_images(target).sum() for name in presence}
+        return {}
 
 
+# of hamburger-lab: the other systems of the paper's Tables 4 and 5
+LAB_HEADS = (
+    *("apcnet", "cfnet", "danet", "dfn", "dmnet", "emanet", "encnet", "ocrnet", "pspnet", "sanet", "sgr", "spygr"),
+)
 # constructors take (channels, num_classes, **options)
-heads: Registry[Head] = Registry("head")
+heads: Registry[Head] = Registry("head", lab_names=LAB_HEADS)
 
 
 def check_head(
@@ -96,54 +89,3 @@ class PixelClassifier(nn.Sequential):
 
     def __init__(self, channels: int, num_classes: int, *, dropout: float) -> None:
         super().__init__(Dropout2d(dropout), conv(channels, num_classes, bias=True))
-
-
-class FCNHead(nn.Sequential):
-    """3 x 3 convolution, batch norm, ReLU, classifier.   b c h w   ->   b k h w"""
-
-    def __init__(self, channels: int, width: int, num_classes: int, *, dropout: float) -> None:
-        super().__init__(conv_norm_relu(channels, width, 3), PixelClassifier(width, num_classes, dropout=dropout))
-
-
-class AuxiliaryHead(Head):
-    """Base of heads that decode the deepest map, with an auxiliary FCN head on the one before.
-
-    [..., b c' h' w', b c h w]   ->   HeadOutputs, with logits b k h w
-
-    The loss is the cross-entropy "ce", plus `aux_weight` times that of the FCN head, "aux"; aux_weight=0 removes the
-    FCN head, so that one map is enough. A subclass sets `classifier`, computes its input in `decode`, and may add to
-    `terms`. `counts` are its options that must be whole numbers above zero.
-    """
-
-    classifier: nn.Module
-    terms: dict[str, tuple[float, LossFunction]]
-
-    def __init__(
-        self,
-        channels: Sequence[int],
-        num_classes: int,
-        dropout: float,
-        aux_weight: float,
-        aux_width: int,
-        **counts: int,
-    ) -> None:
-        super().__init__()
-        self.call = type(self).__name__
-        check_positive(self.call, "aux_weight", aux_weight, zero=True)
-        use = "the deepest to decode, the one before it for the auxiliary loss (not needed with aux_weight=0)"
-        maps = 2 if aux_weight else 1
-        self.channels = check_head(self.call, channels, num_classes, maps=maps, use=use, aux_width=aux_width, **counts)
-        self.terms = {"aux": (aux_weight, cross_entropy)}
-        self.auxiliary = FCNHead(self.channels[-2], aux_width, num_classes, dropout=dropout) if aux_weight else None
-
-    def decode(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the classifier's input and, in training, tensors for the loss by their names in `terms`."""
-        raise NotImplementedError
-
-    def forward(self, features: Sequence[Tensor]) -> HeadOutputs:
-        check_features(self.call, features, self.channels)
-        y, aux = self.decode(features[-1])
-        logits = self.classifier(y)
-        if self.training and self.auxiliary is not None:
-            aux["aux"] = self.auxiliary(features[-2])
-        return HeadOutputs(logits, aux)

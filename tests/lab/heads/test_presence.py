@@ -9,7 +9,7 @@ import torch
 from tolerances import assert_close
 
 from hamburger.errors import ShapeError
-from hamburger.segmentation.losses import find_present_classes, presence_loss
+from hamburger_lab.heads.losses import find_present_classes, presence_loss
 
 
 def labels(b=3, h=5, w=7, k=6):

@@ -1,7 +1,7 @@
 """Two heads that decode four stages of the backbone.
 
 - DFN (Yu, Wang, Peng, Gao, Yu and Sang, "Learning a discriminative feature network", CVPR 2018): both networks were
-  checked against the authors' code. The border target is computed differently: see `losses.find_borders`.
+  checked against the authors' code. The border target is computed differently: see `heads/losses.py`.
 - SANet (Zhong et al., "Squeeze-and-attention networks for semantic segmentation", CVPR 2020): rebuilt from the paper's
   formula and a community implementation of the block. Certain: the unit's formula, one unit on each of four stages,
   that their outputs are merged, and the weights of the three losses. Uncertain, and chosen here: the width of the
@@ -20,13 +20,9 @@ from hamburger.contexts.dfn import CAB, RRB
 from hamburger.contexts.sanet import SqueezeAttention, Upsampling
 from hamburger.errors import check_positive
 from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier, check_features, check_head, heads
-from hamburger.segmentation.losses import (
-    IGNORE,
-    cross_entropy,
-    find_borders,
-    focal_loss,
-    presence_loss,
-)
+from hamburger.segmentation.losses import IGNORE, cross_entropy
+from hamburger_lab.heads.base import MultiLossHead
+from hamburger_lab.heads.losses import find_borders, focal_loss, presence_loss
 
 STAGES = (2, 3, 4, 5)  # the paper's numbers of the four maps
 
@@ -150,7 +146,7 @@ class DFNHead(Head):
 
 
 @heads.register("sanet")
-class SANetHead(Head):
+class SANetHead(MultiLossHead):
     """A squeeze-and-attention unit on each stage, merged.   four maps   ->   logits b k h_2 w_2
 
         y_i = SA(map i)                                  c_i -> `width`, for stages 2, 3, 4, 5

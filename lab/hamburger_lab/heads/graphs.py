@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.sgr import SGR, Adjacency, Mapping
 from hamburger.contexts.spygr import SpyGR
-from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
+from hamburger.segmentation.heads.base import PixelClassifier, heads
+from hamburger_lab.heads.base import AuxiliaryHead
 
 
 @heads.register("sgr")

@@ -21,17 +21,9 @@ from hamburger.contexts.da import ChannelAttention, PositionAttention
 from hamburger.contexts.ema import EMAU
 from hamburger.contexts.ocr import OCR
 from hamburger.errors import OptionError, check_count, check_flag, check_positive
-from hamburger.segmentation.heads.base import (
-    AuxiliaryHead,
-    FCNHead,
-    Head,
-    HeadOutputs,
-    PixelClassifier,
-    check_features,
-    check_head,
-    heads,
-)
+from hamburger.segmentation.heads.base import HeadOutputs, PixelClassifier, check_features, check_head, heads
 from hamburger.segmentation.losses import cross_entropy
+from hamburger_lab.heads.base import AuxiliaryHead, FCNHead, MultiLossHead
 
 
 @heads.register("danet")
@@ -124,7 +116,7 @@ class EMANet(AuxiliaryHead):
 
 
 @heads.register("ocrnet")
-class OCRNet(Head):
+class OCRNet(MultiLossHead):
     """Pixels attend to the mean feature of each class.   [..., b c' h' w', b c h w]   ->   logits b k h w
 
         coarse = FCN(second-deepest map)                 b k h w: the soft regions, resized if maps differ in size

@@ -18,8 +18,9 @@ from hamburger.contexts.acf import ACF
 from hamburger.contexts.common import conv_norm_relu
 from hamburger.contexts.enc import Enc
 from hamburger.errors import check_flag, check_positive
-from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
-from hamburger.segmentation.losses import presence_loss
+from hamburger.segmentation.heads.base import PixelClassifier, heads
+from hamburger_lab.heads.base import AuxiliaryHead
+from hamburger_lab.heads.losses import presence_loss
 
 
 @heads.register("encnet")

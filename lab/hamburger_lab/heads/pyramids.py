@@ -20,7 +20,8 @@ from hamburger.contexts.common import check_counts, conv_norm_relu
 from hamburger.contexts.dm import DynamicFilter
 from hamburger.contexts.psp import pool_to_grid, resize_from_grid
 from hamburger.errors import OptionError, check_flag
-from hamburger.segmentation.heads.base import AuxiliaryHead, PixelClassifier, heads
+from hamburger.segmentation.heads.base import PixelClassifier, heads
+from hamburger_lab.heads.base import AuxiliaryHead
 
 
 @heads.register("pspnet")

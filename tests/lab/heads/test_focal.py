@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from tolerances import assert_close
 
 from hamburger.errors import OptionError, ShapeError
-from hamburger.segmentation.losses import find_borders, focal_loss
+from hamburger_lab.heads.losses import find_borders, focal_loss
 
 
 def labels(b=2, h=9, w=11, holes=0.3):
