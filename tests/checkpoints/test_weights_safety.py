@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import signal
 import subprocess
 import sys
 import zipfile
@@ -296,3 +298,15 @@ def test_pickled_code_is_never_executed(tmp_path):
         with pytest.raises(CheckpointError, match=rf"{name}\.pth"):
             read_checkpoint(tmp_path / f"{name}.pth")
     assert not executed.exists()
+
+
+def test_a_pipe_is_not_opened(tmp_path):
+    """Opening it would wait for a writer for ever."""
+    pipe = tmp_path / "weights.safetensors"
+    os.mkfifo(pipe)
+    signal.alarm(20)  # ends the test process if the call hangs
+    try:
+        with pytest.raises(hb.CheckpointError, match="there is no file"):
+            hb.load(pipe)
+    finally:
+        signal.alarm(0)

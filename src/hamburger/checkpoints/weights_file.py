@@ -257,6 +257,8 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return the metadata of any .safetensors file."""
     from safetensors import safe_open
 
+    if not Path(path).is_file():  # opening a pipe would wait for ever
+        raise FileNotFoundError(f"there is no file {path}")
     with safe_open(path, "pt") as file:
         return file.metadata() or {}
 
