@@ -13,7 +13,7 @@ PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist workste
 INTERPRETED = TRITON_INTERPRET=1 $(PYTEST) # a session of its own: Triton reads the variable when it is imported
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock lint test test-kernels test-all soak check demo bench docs clean
+.PHONY: help setup lock lint test test-kernels test-all soak fuzz check demo bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ test-all: setup ## every test: both of the above, and the long ones
 
 soak: setup ## kill training runs 1,000 times and compare how they end (hours)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py
+
+fuzz: setup ## read 100,000 damaged and hostile files; FUZZ="--cases 5000 --seed 1 --readers png recipe" chooses (hours)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/run_fuzz.py $(FUZZ)
 
 check: lint test test-kernels ## what CI runs
 

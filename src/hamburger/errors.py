@@ -89,7 +89,7 @@ class Interrupted(HamburgerError):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return the end of an error message: `; did you mean 'nmf'? known: cd, nmf, vq`."""
     known = sorted(known)
-    close = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name)[:80].lower(), known, n=1, cutoff=0.5)
     hint = f"; did you mean '{close[0]}'?" if close else ";"
     return f"{hint} known: {', '.join(known)}"
 
@@ -112,6 +112,12 @@ def shorten(value: object) -> str:
         return _brief.repr(value)
     except (ValueError, RecursionError):  # of a number or a list inside
         return f"a {type(value).__name__} that cannot be printed"
+
+
+def show(value: object) -> str:
+    """Return `str(value)` for a message where it is short and can be printed, otherwise as `shorten` does."""
+    text = shorten(value) if isinstance(value, (int, list, dict)) else str(value)
+    return text if len(text) <= 80 and text.isprintable() else shorten(value)
 
 
 def check_choice(call: str, option: str, value: object, known: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 from hamburger.errors import DataError, NotFiniteError, shorten
 
+MAX_FLOAT = 1e40  # more than float32 can hold; sums of squares of such numbers are finite
 PARTIAL = ".partial"  # the end of the names of temporary files
 
 
@@ -133,11 +134,19 @@ def nullify_not_finite(value: Any) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a JSON text. ValueError on anything that is not JSON, on duplicate keys and on NaN."""
+    """The value of a JSON text. ValueError on anything that is not JSON, duplicate keys, NaN and huge numbers."""
     try:
-        return json.loads(text, object_pairs_hook=_to_dict, parse_int=_parse_int, parse_constant=_refuse_constant)
+        hooks: dict[str, Any] = {
+            "parse_int": _parse_int,
+            "parse_float": _parse_float,
+            "parse_constant": _refuse_constant,
+        }
+        value = json.loads(text, object_pairs_hook=_to_dict, **hooks)
+        if "\\ud" in text or "\\uD" in text:  # half of a surrogate pair cannot be written again
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ValueError("too many brackets inside each other") from None
+    return value
 
 
 def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -152,6 +161,12 @@ def _parse_int(digits: str) -> int:
     if len(digits) > 20:  # the digits of 64 bits; Python itself raises above 4300
         raise ValueError(f"a whole number of {len(digits)} digits")
     return int(digits)
+
+
+def _parse_float(digits: str) -> float:
+    if abs(value := float(digits)) > MAX_FLOAT:
+        raise ValueError(f"the number {shorten(digits)} is too large")
+    return value
 
 
 def _refuse_constant(name: str) -> None:
@@ -171,6 +186,23 @@ def read_text(path: Path, call: str, *, most: int = 2**20) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{call}: {path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
+def read_json_object(path: Path, call: str, *, most: int = 2**26) -> dict[str, Any]:
+    """The object in a JSON file; DataError where it holds something else."""
+    text = read_text(path, call, most=most)
+    try:
+        value = parse_json(text)
+    except ValueError as broken:
+        raise DataError(f"{call}: {path} is not valid JSON ({broken}); its run did not finish writing it") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{call}: {path} must contain a JSON object (got {type(value).__name__})")
+    return value
+
+
+def is_number(value: object) -> bool:
+    """Whether a value of a JSON file is a finite number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= MAX_FLOAT
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import zipfile
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any
@@ -133,3 +135,23 @@ def test_entries_that_are_not_tensors_are_named(tmp_path: Path) -> None:
     torch.save(hamnet("v2") | {"epoch": 3}, tmp_path / "a.pth")
     with pytest.warns(UserWarning, match="epoch"):
         check_equal(read_checkpoint(tmp_path / "a.pth"), hamnet("v2"))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x80\x00\x85R.", "holds a bytearray"),
+        (b"\x80\x02}X\x01\x00\x00\x00actorch\nTensor\n\x8a\x05\x00\xe4\x0bT\x02\x85Rs.", "not a readable checkpoint"),
+        (b"\x80\x02}q\x00X\x03\x00\x00\x00neth\x00s.", "wraps its state dict more than 8 times"),
+    ],
+    ids=["bytes", "tensor", "itself"],
+)
+def test_small_files_that_ask_for_memory_or_endless_work_are_refused(tmp_path, content, says):
+    buffer = io.BytesIO()
+    torch.save({}, buffer)
+    path = tmp_path / "net.pth"
+    with zipfile.ZipFile(buffer) as source, zipfile.ZipFile(path, "w") as archive:
+        for name in source.namelist():
+            archive.writestr(name, content if name.endswith("data.pkl") else source.read(name))
+    with pytest.raises(CheckpointError, match=says):
+        read_checkpoint(path)

@@ -16,6 +16,7 @@ from scipy import stats
 from hamburger.errors import HamburgerError
 from hamburger.report.page import SECTIONS, write_report
 from hamburger.segmentation.predict import draw_errors
+from hamburger.segmentation.recipe import SegmentationData
 
 VOID = {"meta", "img", "br", "hr", "path", "use", "rect", "line", "circle", "image", "stop"}
 
@@ -239,3 +240,10 @@ def test_broken_weights_are_named(make_run, tmp_path):
     (folder / "best.safetensors").write_bytes(b"not weights")
     with pytest.raises(HamburgerError, match=re.escape(str(folder / "best.safetensors"))):
         report(tmp_path, folder, device="cpu")
+
+
+def test_names_in_a_recipe_are_text_not_markup(make_run, tmp_path):
+    data = SegmentationData(name="<script>alert(1)</script>")
+    runs = [make_run("nmf", data=data, options={"rank": rank}, seed=i) for i, rank in enumerate(("$\\frac{", 8))]
+    page = write_report(runs, tmp_path / "report.html").read_text()
+    assert "<script>" not in page and "$\\frac{" in page

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from hamburger.errors import HamburgerError
 from hamburger.report.study import RunError, read_run, read_runs
 
 
@@ -39,11 +40,15 @@ def test_a_line_that_is_being_written_is_left_out(make_run):
     [
         ("recipe.json", b"{", "recipe.json is not valid JSON"),
         ("recipe.json", b"[1]", "must contain a JSON object"),
-        ("recipe.json", b'{"seed": 1}', "has no model and data"),
-        ("recipe.json", b'{"model": {}, "data": {}}', "has no seed"),
+        ("recipe.json", b'{"seed": 1}', "missing 1 required"),
+        ("recipe.json", b'{"model": {}, "data": {}}', "missing 1 required"),
         ("recipe.json", b"\xff\xfe\x00", "recipe.json is not UTF-8 text"),
         ("result.json", b'{"seed": 1}', "has no number 'miou'"),
-        ("result.json", b'{"miou": NaN, "seed": 1}', "has no number 'miou'"),
+        ("result.json", b'{"miou": NaN, "seed": 1}', "NaN is not a JSON number"),
+        ("result.json", b'{"miou": 1e300, "seed": 1}', "is too large"),
+        ("result.json", b'{"miou": 0.5, "task": "stereo"}', "has task 'stereo'"),
+        ("metrics.jsonl", b'{"step": 1e9}\n', "metrics.jsonl, line 1"),
+        ("recipe.json", b'{"name": "x", "batch": [[]]}', "batch: takes a whole number"),
         ("result.json", b"", "result.json is not valid JSON"),
         ("metrics.jsonl", b'{"step": 1}\nxx\n{"step": 2}\n', "metrics.jsonl, line 2"),
         ("metrics.jsonl", b'{"loss": 1}\n', "metrics.jsonl, line 1"),
@@ -52,7 +57,7 @@ def test_a_line_that_is_being_written_is_left_out(make_run):
 def test_a_broken_file_is_named(make_run, file, content, says):
     run = make_run("nmf")
     (run / file).write_bytes(content)
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(HamburgerError) as caught:
         read_run(run)
     assert says in str(caught.value)
     assert str(run / file) in str(caught.value)

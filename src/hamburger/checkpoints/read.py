@@ -11,14 +11,16 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
-from hamburger.errors import CheckpointError, HamburgerError
+from hamburger.errors import CheckpointError, HamburgerError, shorten
 
 WRAPPERS = ("net", "state_dict", "model", "module")  # HamNet; mmcv and mmengine; common training scripts; DeepSpeed
+BYTEARRAY = b"\nbytearray\n"  # as a pickle of protocol 2 names it; torch reads no other
+MAX_WRAPPERS = 8  # inside each other
 COUNTER = "num_batches_tracked"  # of a batch norm; without effect on the output
 SHOWN = 20  # entries printed per section of a report
 PARALLEL = "module."  # the prefix that (Distributed)DataParallel puts before every key
@@ -35,12 +37,18 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         raise IsADirectoryError(f"read_checkpoint: {path} is a folder; pass the file in it")
     if not path.exists():
         raise FileNotFoundError(f"read_checkpoint: there is no file {path}")
-    return unwrap(_read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path), str(path))
+    tensors = unwrap(_read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path), str(path))
+    storages = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in tensors.values()}
+    if sum(storages.values()) > path.stat().st_size:
+        raise _corrupt(path, "its tensors are larger than the file")
+    return tensors
 
 
 def unwrap(checkpoint: object, name: str = "the checkpoint") -> dict[str, Tensor]:
     """Return the tensors in a checkpoint, out of {"net": ...}, {"state_dict": ...} and the like."""
-    while isinstance(checkpoint, Mapping):
+    for _ in range(MAX_WRAPPERS):  # a pickled dict may contain itself
+        if not isinstance(checkpoint, Mapping):
+            raise CheckpointError(f"{name} holds a {type(checkpoint).__name__}, not a state dict (names to tensors)")
         inside = [key for key in WRAPPERS if isinstance(checkpoint.get(key), Mapping)]
         if len(inside) > 1:
             raise CheckpointError(f"{name} holds several state dicts, {inside}; pass one of them")
@@ -48,7 +56,7 @@ def unwrap(checkpoint: object, name: str = "the checkpoint") -> dict[str, Tensor
             break
         checkpoint = checkpoint[inside[0]]
     else:
-        raise CheckpointError(f"{name} holds a {type(checkpoint).__name__}, not a state dict (names to tensors)")
+        raise CheckpointError(f"{name} wraps its state dict more than {MAX_WRAPPERS} times; pass the state dict")
     tensors = {key: value for key, value in checkpoint.items() if isinstance(key, str) and isinstance(value, Tensor)}
     others = [str(key)[:80] for key in checkpoint if not isinstance(key, str) or key not in tensors]
     if not tensors:
@@ -69,28 +77,56 @@ def _check_tensor(name: str, key: str, value: Tensor) -> None:
     plain = value.layout is torch.strided and not value.is_quantized and not value.is_nested and not value.is_complex()
     if not plain or value.nbytes > (value.untyped_storage().nbytes() if not value.is_meta else 0):
         raise CheckpointError(
-            f"{name}: '{key:.80}' ({value.dtype}, {value.layout}, shape {tuple(value.shape)}) is not a plain tensor of "
-            f"real numbers; save the checkpoint with plain tensors"
+            f"{name}: {shorten(key)} ({value.dtype}, {value.layout}, shape {tuple(value.shape)}) is not a plain tensor "
+            f"of real numbers; save the checkpoint with plain tensors"
         )
 
 
-def check_archive(path: Path) -> None:
-    """Raise ValueError on a file of torch.save whose content is larger than itself: torch compresses nothing."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
-                raise ValueError("its content is compressed, which torch.save never does")
+def load_tensors(path: Path) -> Any:
+    """Return what torch.save wrote, on the CPU; raise an exception of any type where it is damaged or hostile.
+
+    Only tensors and plain containers are created, and no more memory is taken than the file is long.
+    """
+    with path.open("rb") as file:
+        if not zipfile.is_zipfile(file):
+            file.seek(0)
+            _check_pickle(file)
+        else:
+            with zipfile.ZipFile(file) as archive:
+                entries = archive.infolist()
+                sizes = sum(entry.file_size for entry in entries)
+                if sizes > path.stat().st_size or any(entry.compress_type for entry in entries):
+                    raise ValueError("its content is compressed, which torch.save never does")
+                for entry in entries:
+                    if entry.filename.endswith(".pkl"):
+                        _check_pickle(archive.open(entry))
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _check_pickle(file: IO[bytes]) -> None:
+    """Raise where a pickle names `bytearray`: torch would call it with any length."""
+    end = b""
+    while chunk := file.read(2**20):
+        if BYTEARRAY in end + chunk:
+            raise ValueError("it holds a bytearray, not only tensors")
+        end = chunk[-len(BYTEARRAY) :]
+
+
+def describe_damage(error: Exception) -> str:
+    """Why a file could not be loaded, in one line; torch's advice to load it with weights_only=False is left out."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "not a torch file, or one that holds objects instead of tensors"
+    text = ascii(" ".join(str(error).split()))[1:-1]
+    return f"{type(error).__name__} {text[:300]}".rstrip()
 
 
 def _read_torch(path: Path) -> Any:
     try:
-        check_archive(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        return load_tensors(path)
     except pickle.UnpicklingError as error:
-        # torch's message goes on to recommend weights_only=False, so it is not shown
         name = re.search(r"GLOBAL ([\w.]+)", str(error))
         if name is None:
-            raise _corrupt(path, "not a torch file, or one that holds objects instead of tensors") from None
+            raise _corrupt(path, describe_damage(error)) from None
         raise CheckpointError(
             f"read_checkpoint: {path} holds more than tensors: loading it would call "
             f"'{name[1]}'. It was refused, since a pickle can run any code. If you trust its "
@@ -100,7 +136,7 @@ def _read_torch(path: Path) -> Any:
     except Exception as error:  # a damaged pickle can raise any exception
         if isinstance(error, HamburgerError) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
             raise  # not the file's fault; a truncated zip ends in EINVAL
-        raise _corrupt(path, f"{type(error).__name__} {error}".rstrip()) from error
+        raise _corrupt(path, describe_damage(error)) from error
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

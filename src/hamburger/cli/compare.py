@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hamburger.cli.output import DataFolder, Device, Jobs, Seeds, Settings, grid_progress, parse_ints, parse_names
-from hamburger.files import write_json_lines
+from hamburger.errors import show
+from hamburger.files import is_number, write_json_lines
+from hamburger.tasks import task_of
 from hamburger.tasks.sweep import Cell, GridError, cells, finished, rows, run_grid, variants
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ def run_and_show_grid(
         except GridError as failed:  # show the finished runs first
             failure = failed
     save_rows()
-    finished_rows = rows(grid, out)
+    finished_rows = rows(grid, out, task_of(grid[0].resolved()))
     if finished_rows:
         Console().print(comparison_table(finished_rows))
         for line in describe_rows(finished_rows):
@@ -127,6 +129,7 @@ def describe_rows(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The task's score per context, mean and standard deviation over seeds, best last."""
+    from rich.markup import escape
     from rich.table import Table
 
     from hamburger.report.study import summarise
@@ -134,9 +137,10 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
 
     first = rows[0]
     score = task_named(first.get("task"), "compare: a row").score
+    shown = {name: escape(show(first.get(name))) for name in ("recipe", "protocol", "hardware", "torch", "steps")}
     table = Table(
-        title=f"{first['recipe']}: validation {score.words}, {first['protocol']}",
-        caption=f"{first['hardware']}, torch {first['torch']}, {first['steps']} steps; spread over seeds",
+        title=f"{shown['recipe']}: validation {score.words}, {shown['protocol']}",
+        caption=f"{shown['hardware']}, torch {shown['torch']}, {shown['steps']} steps; spread over seeds",
     )
     table.add_column("context")
     for heading in (score.heading, "spread", "seeds", "images/s", "peak MB"):
@@ -148,13 +152,14 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
     digits = 1 if score.scale > 1 else 3
     for context, summary in sorted(summaries.items(), key=lambda item: item[1].mean, reverse=not score.higher):
         runs = by_context[context]
-        speeds = [row["images_per_s"] for row in runs if row["images_per_s"]]
+        speeds = [row["images_per_s"] for row in runs if is_number(row.get("images_per_s"))]
+        memory = [row["peak_mb"] for row in runs if is_number(row.get("peak_mb"))]
         table.add_row(
             context,
             score.shown(summary.mean, digits),
             "" if summary.deviation is None else score.shown(summary.deviation, digits),
             str(summary.n),
             f"{median(speeds):.0f}" if speeds else "",
-            f"{max(row['peak_mb'] or 0 for row in runs):.0f}",
+            f"{max(memory, default=0):.0f}",
         )
     return table

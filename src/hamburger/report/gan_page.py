@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hamburger.files import check_writable, write_atomically
+from hamburger.files import check_writable, read_json_object, write_atomically
 from hamburger.generation.model import Generator
+from hamburger.generation.recipe import GanRecipe
 from hamburger.generation.sampling import generate, latents
 from hamburger.generation.visualize import SAMPLE_SEED, draw_class_rows, to_bytes
 from hamburger.generation.weights import GENERATOR, SAMPLES, load_generator
@@ -19,9 +21,11 @@ from hamburger.inspect.solves import code_maps, list_ham_layers
 from hamburger.report import html
 from hamburger.report.gallery import atom_tiles
 from hamburger.report.html import Markup
-from hamburger.report.study import RunError, RunRecord, read_json_object, read_rows
+from hamburger.report.study import RunError, RunRecord, read_rows
 from hamburger.tensors import pick_device
 from hamburger.training.image_files import read_image
+from hamburger.training.recipe import build_recipe
+from hamburger.training.run_folder import read_result
 
 SHEETS = 8  # sample sheets shown, evenly spaced over time
 IMAGES = 3  # generated images whose atoms are shown
@@ -37,10 +41,11 @@ def read_gan_run(path: Path) -> RunRecord:
         raise RunError(
             f"gan report: {path} has no recipe.json, so it is no run folder; give one of `ham gan train --run`"
         )
-    recipe = read_json_object(path / "recipe.json")
-    if not isinstance(recipe.get("optim"), dict) or "discriminator_lr" not in recipe["optim"]:
+    values = read_json_object(path / "recipe.json", "gan report")
+    if not isinstance(values.get("optim"), dict) or "discriminator_lr" not in values["optim"]:
         raise RunError(f"gan report: {path} is not a GAN run; use `ham report`")
-    result = read_json_object(path / "result.json") if (path / "result.json").is_file() else {}
+    recipe = asdict(build_recipe(values, GanRecipe, f"gan report: {path / 'recipe.json'}"))
+    result = read_result(path / "result.json", "gan report") if (path / "result.json").is_file() else {}
     weights = path / GENERATOR
     rows = tuple(read_rows(path / "metrics.jsonl"))
     return RunRecord(path, recipe, result, rows, weights if weights.is_file() else None)

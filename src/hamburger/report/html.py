@@ -138,6 +138,7 @@ def render_svg(name: str, draw: Callable[[Any], None], *, alt: str, height: floa
 
     settings: Any = {
         "svg.fonttype": "none",
+        "text.parse_math": False,  # names may contain dollar signs
         "svg.hashsalt": name,
         "font.size": 9,
         "font.family": "sans-serif",

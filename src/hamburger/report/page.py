@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hamburger.files import check_writable, write_atomically
+from hamburger.files import check_writable, is_number, write_atomically
 from hamburger.report import html
 from hamburger.report.gallery import Gallery, open_gallery, render_atoms, render_predictions, render_spectra
 from hamburger.report.html import CellText, Markup
@@ -70,7 +70,7 @@ def render_page(study: Study, gallery: Gallery | str) -> str:
     title = f"{study.task.networks} on {', '.join(data)}"
     written = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     head = (
-        f"<h1>{title}</h1>"
+        f"<h1>{html.text(title)}</h1>"
         + html.paragraph(f"{len(study.runs)} runs of {len(study.groups)} networks. Written {written}.", kind="soft")
         + f'<div class="verdict">{verdict_text(study)}</div>'
         + "<nav>"
@@ -245,7 +245,7 @@ def _member_means(group: RunGroup, field: str) -> dict[str, float | None]:
     for run in group.runs:
         by_name = run.result.get(field)
         for name, value in (by_name if isinstance(by_name, dict) else {}).items():
-            values.setdefault(name, []).extend([float(value)] if isinstance(value, (int, float)) else [])
+            values.setdefault(name, []).extend([float(value)] if is_number(value) else [])
     return {name: sum(scores) / len(scores) if scores else None for name, scores in values.items()}
 
 

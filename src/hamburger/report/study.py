@@ -10,10 +10,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from hamburger.errors import HamburgerError
+from hamburger.errors import DataError, check_count, shorten
+from hamburger.files import is_number, parse_json, read_json_object, read_text
 from hamburger.hams.base import hams
 from hamburger.tasks import task_named
-from hamburger.training.recipe import flatten_fields
+from hamburger.training.recipe import build_recipe, flatten_fields, to_json
+from hamburger.training.run_folder import read_result
 from hamburger.training.task import Task
 
 LEVEL = 0.95  # confidence of every interval that is not asked for at another level
@@ -80,7 +82,7 @@ def t_quantile(probability: float, degrees: int) -> float:
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-class RunError(HamburgerError, ValueError):
+class RunError(DataError):
     """A folder that is not a run, or a file of a run that cannot be read."""
 
 
@@ -109,7 +111,7 @@ class RunRecord:
 
     def curve(self, field: str) -> dict[int, float]:
         """Step to value, of the rows with a number under that name; a later row of a step replaces an earlier one."""
-        return {int(row["step"]): float(row[field]) for row in self.rows if _is_number(row.get(field))}
+        return {int(row["step"]): float(row[field]) for row in self.rows if is_number(row.get(field))}
 
 
 def read_run(path: Path) -> RunRecord:
@@ -117,17 +119,13 @@ def read_run(path: Path) -> RunRecord:
     if not (path / "recipe.json").exists():
         why = "has no recipe.json, so it is not a run folder" if path.is_dir() else "is not a run folder"
         raise RunError(f"report: {path} {why}; give one written by `ham train --run`")
-    recipe = read_json_object(path / "recipe.json")
-    result = read_json_object(path / "result.json") if (path / "result.json").exists() else {}
-    whole = isinstance(recipe.get("model"), dict) and isinstance(recipe.get("data"), dict)
-    if not whole or not isinstance(recipe.get("seed"), int):
-        missing = "seed" if whole else "model and data"
-        raise RunError(f"report: {path / 'recipe.json'} has no {missing}; it is not the recipe of a run")
-    if "discriminator_lr" in recipe.get("optim", {}):
+    values = read_json_object(path / "recipe.json", "report")
+    if isinstance(values.get("optim"), dict) and "discriminator_lr" in values["optim"]:
         raise RunError(f"report: {path} is a GAN run; use `ham gan report {path}`")
-    name = task_named(recipe.get("task"), f"report: {path / 'recipe.json'}").score.name
-    if result and not _is_number(result.get(name)):
-        raise RunError(f"report: {path / 'result.json'} has no number '{name}'; it is not the result of a run")
+    source = f"report: {path / 'recipe.json'}"
+    task = task_named(values.get("task"), source)
+    recipe = json.loads(to_json(build_recipe(values, task.recipe, source)))
+    result = read_result(path / "result.json", "report", task) if (path / "result.json").exists() else {}
     weights = path / "best.safetensors"
     rows = tuple(read_rows(path / "metrics.jsonl"))
     return RunRecord(path, recipe, result, rows, weights if weights.exists() else None)
@@ -147,39 +145,21 @@ def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Read the lines of metrics.jsonl; an incomplete last line of a running process is skipped."""
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if path.exists() else []
+    lines = read_text(path, "report", most=2**30).split("\n")[:-1] if path.exists() else []
     rows = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-            if not _is_number(row["step"]):
-                raise ValueError("'step' is not a number")
+            row = parse_json(line)
+            check_count("report", "step", row["step"], least=0)
         except (ValueError, KeyError, TypeError) as broken:
             raise RunError(
-                f"report: {path}, line {number}: expected a JSON object with a 'step' (got {line[:80]!r}: {broken}); "
+                f"report: {path}, line {number}: expected a JSON object with a 'step' (got {shorten(line)}: {broken}); "
                 "fix or remove that line"
             ) from None
         rows.append(row)
     return rows
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; a file that holds something else raises RunError."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise RunError(f"report: {path} is not UTF-8 text; the file is damaged") from None
-    except ValueError as broken:
-        raise RunError(f"report: {path} is not valid JSON ({broken}); its run did not finish writing it") from None
-    if not isinstance(value, dict):
-        raise RunError(f"report: {path} must contain a JSON object (got {type(value).__name__})")
-    return value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 # -- runs that predict a single class ----------------------------------------------------------------------------------
@@ -193,8 +173,10 @@ ALL_COLLAPSED = (
 
 def has_collapsed(result: Mapping[str, Any]) -> bool:
     """Return whether a network predicts only one class: no other class reaches a score of 0.1."""
-    scores = (result.get("per_class") or {}).values()
-    return len(scores) > 1 and sum(score is not None and score >= 0.1 for score in scores) <= 1
+    scores = result.get("per_class")
+    if not isinstance(scores, dict) or len(scores) < 2:
+        return False
+    return sum(is_number(score) and score >= 0.1 for score in scores.values()) <= 1
 
 
 def describe_collapses(task: Task[Any], groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
@@ -239,7 +221,7 @@ class RunGroup:
 
     def mean(self, field: str) -> float | None:
         """Mean of a number of result.json over the runs that have it; None if none has."""
-        values = [run.result[field] for run in self.runs if _is_number(run.result.get(field))]
+        values = [run.result[field] for run in self.runs if is_number(run.result.get(field))]
         return fmean(values) if values else None
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hamburger.classification.recipe import classification_recipes
 from hamburger.detection.recipe import detection_recipes
-from hamburger.errors import InputError, UnknownNameError, did_you_mean
+from hamburger.errors import InputError, UnknownNameError, did_you_mean, shorten
 from hamburger.files import parse_json, read_text
 from hamburger.generation.recipe import GanRecipe, gan_recipes
 from hamburger.registry import Registry
@@ -65,7 +65,9 @@ def task_named(name: object, source: str) -> Task[Any]:
     if name == "generation":
         raise InputError(f"{source} is for a GAN: use `ham gan train`, `ham gan sample` and `ham gan fid`")
     if not isinstance(name, str) or name not in tasks:
-        raise InputError(f"{source} is for the task {name!r}, which is not known{did_you_mean(str(name), tasks)}")
+        raise InputError(
+            f"{source} is for the task {shorten(name)}, which is not known{did_you_mean(str(name), tasks)}"
+        )
     return tasks[name]
 
 
@@ -80,7 +82,8 @@ def find_training(name: str) -> SupervisedTraining:
     """A recipe of any supervised task, by name (`voc-ablation`) or file (`some/run/recipe.json`)."""
     if name.endswith(".json"):
         text = _read_file(name, "train", "a recipe of `ham list recipes`")
-        return read_recipe(text, task_named(_stored_task(text), f"train: {name}").recipe)
+        source = f"train: {name}"
+        return read_recipe(text, task_named(_stored_task(text), source).recipe, source)
     known = {name: registry for registry in recipes.values() for name in registry}
     if name not in known:
         raise UnknownNameError(f"no recipe '{name}'{did_you_mean(name, known)}")
@@ -91,7 +94,8 @@ def find_training(name: str) -> SupervisedTraining:
 def find_gan_recipe(name: str) -> GanRecipe:
     """A GAN recipe by name (`cifar10`) or file (`some/run/recipe.json`)."""
     if name.endswith(".json"):
-        return read_recipe(_read_file(name, "gan train", "one of `ham list gan-recipes`"), GanRecipe)
+        text = _read_file(name, "gan train", "one of `ham list gan-recipes`")
+        return read_recipe(text, GanRecipe, f"gan train: {name}")
     return gan_recipes.create(name)
 
 

@@ -18,8 +18,9 @@ from hamburger.files import read_text
 from hamburger.kernels.dispatch import BACKEND_VARIABLE
 from hamburger.tasks import find_training, task_of
 from hamburger.training.recipe import Training, apply, differences, read_recipe
-from hamburger.training.run_folder import RECIPE, RESULT, in_use
+from hamburger.training.run_folder import RECIPE, RESULT, in_use, read_result
 from hamburger.training.run_lifecycle import StopSignal
+from hamburger.training.task import Task
 
 
 class GridError(HamburgerError, RuntimeError):
@@ -97,7 +98,9 @@ def check_grid(grid: Sequence[Cell], out: Path, *, call: str = "compare") -> Non
     for cell in grid:
         wanted = cell.resolved()
         stored = out / cell.name / RECIPE
-        changed = differences(wanted, read_recipe(read_text(stored, call), type(wanted))) if stored.exists() else []
+        if not stored.exists():
+            continue
+        changed = differences(wanted, read_recipe(read_text(stored, call), type(wanted), f"{call}: {stored}"))
         if changed:
             raise OptionError(
                 f"{call}: the run in {stored.parent} was made with another recipe ({'; '.join(changed)}); "
@@ -187,9 +190,9 @@ def finished(cell: Cell, out: Path) -> bool:
     return all((out / name / RESULT).exists() for name in cell.names)
 
 
-def rows(grid: Sequence[Cell], out: Path) -> list[dict[str, Any]]:
-    """The rows of the finished cells, in the grid's order."""
-    return [cell.row(json.loads((out / cell.name / RESULT).read_text())) for cell in grid if finished(cell, out)]
+def rows(grid: Sequence[Cell], out: Path, task: Task[Any] | None = None) -> list[dict[str, Any]]:
+    """The rows of the finished cells, in the grid's order; `task` as for `read_result`."""
+    return [cell.row(read_result(out / cell.name / RESULT, "compare", task)) for cell in grid if finished(cell, out)]
 
 
 def _ready(cell: Cell, out: Path) -> bool:
@@ -213,7 +216,7 @@ def _step(metrics: Path) -> int:
         for line in reversed(file.read().split(b"\n")):
             try:
                 return int(json.loads(line)["step"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
     return 0
 

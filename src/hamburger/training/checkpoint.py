@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import io
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from hamburger import distributed
-from hamburger.checkpoints.read import check_archive
-from hamburger.errors import CheckpointError
+from hamburger.checkpoints.read import describe_damage, load_tensors
+from hamburger.errors import CheckpointError, shorten
 from hamburger.files import write_durably
 
 LAST, PREVIOUS = "last.ckpt", "previous.ckpt"
@@ -42,17 +42,15 @@ def load(folder: Path) -> LoadedCheckpoint | None:
         if not path.exists():
             continue
         try:
-            check_archive(path)
             with zipfile.ZipFile(path) as archive:  # torch itself does not notice flipped bits
                 broken = archive.testzip()
             if broken is not None:
                 raise ValueError(f"the checksum of its entry {broken} is wrong")
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            state = load_tensors(path)
             if not isinstance(state, dict) or state.get("format") != FORMAT:
                 raise ValueError(f"not a training state of format {FORMAT}")
         except Exception as damage:  # a damaged file can raise anything in torch, pickle or zip
-            why = str(damage).splitlines()[0] if str(damage) else type(damage).__name__
-            notes.append(f"{path} is damaged ({why})")
+            notes.append(f"{path} is damaged ({describe_damage(damage)})")
             continue
         return LoadedCheckpoint(state, path, notes)
     if notes:
@@ -71,6 +69,17 @@ class Progress:
 
     step: int = 0
     loss: float | None = None  # the last one logged
+
+    def check(self, steps: int) -> None:
+        """Raise ValueError on a field that a run of so many steps cannot have written."""
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.type == "int":
+                valid = type(value) is int and 0 <= value <= steps
+            else:
+                valid = value is None or type(value) is (dict if "dict" in str(one.type) else float)
+            if not valid:
+                raise ValueError(f"progress has {one.name} {shorten(value)}")
 
 
 @dataclass

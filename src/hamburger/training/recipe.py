@@ -21,6 +21,7 @@ from hamburger.errors import (
     check_seed,
     did_you_mean,
     shorten,
+    show,
 )
 from hamburger.files import encode_json, parse_json
 
@@ -72,6 +73,10 @@ class Training:
     log_every: int = 20
     tensorboard: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or len(self.name) > 100 or not self.name.isprintable():
+            raise OptionError(f"recipe: name takes up to 100 printable characters, got {shorten(self.name)}")
 
 
 @dataclass(frozen=True)
@@ -178,13 +183,23 @@ def to_json(recipe: Training) -> str:
     return encode_json(dataclasses.asdict(recipe), indent=2) + "\n"
 
 
-def read_recipe(text: str, kind: type[Recipe]) -> Recipe:
-    """The recipe of the given class that `to_json` wrote."""
+def read_recipe(text: str, kind: type[Recipe], source: str = "recipe") -> Recipe:
+    """The recipe of the given class that `to_json` wrote; `source` names its file in errors."""
     try:
         values = parse_json(text)
     except ValueError as mistake:
-        raise OptionError(f"recipe: not valid JSON ({mistake}); expected a run's recipe.json") from None
-    return _build(kind, values, "recipe")
+        raise OptionError(f"{source}: not valid JSON ({mistake}); expected a run's recipe.json") from None
+    return build_recipe(values, kind, source)
+
+
+def build_recipe(values: object, kind: type[Recipe], source: str = "recipe") -> Recipe:
+    """The recipe of the given class with these values, as `read_recipe` reads them."""
+    try:
+        return _build(kind, values, "recipe")
+    except OptionError as mistake:
+        if source == "recipe":
+            raise
+        raise OptionError(f"{source}: {mistake}") from None
 
 
 def digest(recipe: Training) -> str:
@@ -214,7 +229,8 @@ def differences(one: Training, other: Training) -> list[str]:
     """Such as `optim.lr: 0.009 here, 0.01 there`, for every field that differs."""
     here, there = (flatten_fields(json.loads(to_json(recipe))) for recipe in (one, other))
     pairs = {name: (here.get(name, "not set"), there.get(name, "not set")) for name in sorted({*here, *there})}
-    return [f"{name}: {ours} here, {theirs} there" for name, (ours, theirs) in pairs.items() if ours != theirs]
+    differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    return [f"{show(name)}: {show(ours)} here, {show(theirs)} there" for name, (ours, theirs) in differing.items()]
 
 
 def _build(kind: type[Group], values: object, place: str) -> Group:
@@ -228,6 +244,8 @@ def _build(kind: type[Group], values: object, place: str) -> Group:
     made = {name: _cast(hints[name], value, f"{place}.{name}") for name, value in values.items()}
     try:
         return kind(**made)
+    except OptionError:
+        raise
     except TypeError as mistake:  # a field without a default is missing
         raise OptionError(f"{place}: {mistake}") from None
 
@@ -244,7 +262,7 @@ def _cast(kind: Any, value: Any, place: str) -> Any:
             raise OptionError(f"{place}: takes {len(kinds)} values, got {len(value)}: {shorten(value)}")
         return tuple(_cast(inner, part, place) for inner, part in zip(kinds, value, strict=True))
     if get_origin(kind) is dict and isinstance(value, Mapping):
-        return {str(key): _copy_plain(inner, f"{place}.{key}") for key, inner in value.items()}
+        return {str(key): _copy_plain(inner, f"{place}.{show(key)}") for key, inner in value.items()}
     if kind in (str, int, float, bool) and (type(value) is kind or (kind is float and type(value) is int)):
         return kind(_copy_plain(value, place))
     raise OptionError(f"{place}: takes {_describe_type(kind)}, got {shorten(value)}")
@@ -255,7 +273,7 @@ def _copy_plain(value: Any, place: str, depth: int = 1) -> Any:
     if depth > MAX_DEPTH:
         raise OptionError(f"{shorten(place)}: takes at most {MAX_DEPTH} levels of options inside options")
     if isinstance(value, Mapping):
-        return {str(key): _copy_plain(inner, f"{place}.{key}", depth + 1) for key, inner in value.items()}
+        return {str(key): _copy_plain(inner, f"{place}.{show(key)}", depth + 1) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_copy_plain(inner, place, depth + 1) for inner in value]
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -311,6 +329,8 @@ def apply(recipe: Recipe, settings: Iterable[str]) -> Recipe:
         path, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or not path:
             raise OptionError(f"--set takes path=value, such as optim.lr=0.01, got {shorten(setting)}")
+        if not path.isprintable():
+            raise OptionError(f"--set takes the dotted name of a field before '=', got {shorten(path)}")
         recipe = override(recipe, {path: _read_setting(type(recipe), path, text, setting)})
     return recipe
 
@@ -327,7 +347,7 @@ def _read_setting(recipe: type, path: str, text: str, setting: str) -> Any:
             raise OptionError(f"--set {path}: '{names[depth - 1]}' is {field_type} and has no field '{name}'")
         hints = get_type_hints(kind)
         if name not in hints:
-            raise OptionError(f"--set {setting[:80]}: no field '{name[:80]}'{_suggest(recipe, names)}")
+            raise OptionError(f"--set {show(setting)}: no field {shorten(name)}{_suggest(recipe, names)}")
         kind = hints[name]
     if dataclasses.is_dataclass(kind):
         fields = ", ".join(get_type_hints(kind))

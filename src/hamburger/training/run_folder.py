@@ -6,18 +6,21 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 from hamburger import distributed
 from hamburger.environment import describe_environment
-from hamburger.errors import CheckpointError, OptionError, TrainingError
-from hamburger.files import encode_json, parse_json, read_text, remove_partial_files, write_durably
+from hamburger.errors import CheckpointError, DataError, OptionError, TrainingError, shorten
+from hamburger.files import encode_json, is_number, read_json_object, read_text, remove_partial_files, write_durably
 from hamburger.kernels.dispatch import BACKEND_VARIABLE
 from hamburger.training import checkpoint
 from hamburger.training.metrics_log import ThroughputClock
 from hamburger.training.recipe import Training, differences, read_recipe, to_json
+
+if TYPE_CHECKING:
+    from hamburger.training.task import Task
 
 LOCK = ".lock"
 RECIPE, RESULT, BEST = "recipe.json", "result.json", "best.safetensors"
@@ -90,7 +93,7 @@ class RunFolder:
     def _compare_recipe(self, recipe: Training) -> None:
         """Raise where the run in the folder was started with another recipe."""
         try:
-            changed = differences(recipe, read_recipe(read_text(self.path / RECIPE, "train"), type(recipe)))
+            changed = differences(recipe, read_recipe(read_text(self.path / RECIPE, "train"), type(recipe), RECIPE))
         except OptionError as misfit:
             raise CheckpointError(
                 f"train: the run in {self.path} was started with a recipe of another kind than '{recipe.name}' "
@@ -135,9 +138,9 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            return dict(parse_json(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError):
-            raise TrainingError(f"train: {path} cannot be read; remove it and --resume to write it again") from None
+            return read_result(path, "train")
+        except DataError as broken:
+            raise TrainingError(f"{broken}; remove it and --resume to write it again") from None
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         write_durably(self.to_write(RESULT), (encode_json(result, indent=2) + "\n").encode())
@@ -163,6 +166,17 @@ class RunFolder:
 
 
 # -- result ------------------------------------------------------------------------------------------------------------
+
+
+def read_result(path: Path, call: str, task: Task[Any] | None = None) -> dict[str, Any]:
+    """The content of a result.json; DataError where it is damaged or, if `task` is given, not a result of that task."""
+    values = read_json_object(path, call)
+    if task is not None and values.setdefault("task", task.name) != task.name:
+        raise DataError(f"{call}: {path} has task {shorten(values['task'])}, its recipe {task.name}")
+    if task is not None and not is_number(values.get(task.score.name)):
+        raise DataError(f"{call}: {path} has no number '{task.score.name}'; it is not the result of a run")
+    return values
+
 
 # fields of the result in which two equal runs may differ
 MEASURED = ("images_per_s", "peak_mb", "data_wait", "seconds", "date")

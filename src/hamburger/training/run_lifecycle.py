@@ -277,7 +277,7 @@ class Run(ABC, Generic[R, P]):
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as damage:
             if isinstance(damage, (HamburgerError, torch.OutOfMemoryError)):
                 raise
-            why = " ".join(str(damage).split())[:200]
+            why = ascii(" ".join(str(damage).split())[:200])[1:-1]
             raise CheckpointError(
                 f"train: {loaded.path} does not hold the state of this run ({type(damage).__name__}: {why}); remove it "
                 f"to resume from {checkpoint.PREVIOUS}, or start again in another folder"
@@ -291,6 +291,7 @@ class Run(ABC, Generic[R, P]):
         if state["data"] != self.data_digest():
             raise CheckpointError(f"train: {loaded.path} was written with other data: {self.changed_data_advice}")
         self.progress = type(self.progress)(**state["progress"])
+        self.progress.check(self.recipe.steps)
         self.record.load(state["record"])
         self.load(state)
         self.accelerator.scaler.load_state_dict(state["precision"])

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
-from hamburger.errors import DataError, check_choice, check_count, check_seed, shorten
+from hamburger.errors import DataError, check_choice, check_count, check_seed, shorten, show
 from hamburger.training.image_files import SUFFIXES, read_square
 from hamburger.training.loader import KeyedRng
 from hamburger.training.safe_files import read_lines
@@ -233,9 +233,10 @@ def read_annotations(path: Path, images: Collection[str]) -> dict[str, str]:
         if len(words) == 1:
             problems.append(f"line {number} has no class: {shorten(line.strip())}")
         elif words and (other := annotations.setdefault(words[0], words[1])) != words[1]:
-            problems.append(f"line {number} gives {words[0]:.60} the class {words[1]:.60}, another line {other:.60}")
-    problems += [f"{name} has no line" for name in sorted(set(images) - annotations.keys())]
-    problems += [f"{name} has a line but no file" for name in sorted(annotations.keys() - set(images))]
+            name, one, two = map(show, (words[0], words[1], other))
+            problems.append(f"line {number} gives {name} the class {one}, another line {two}")
+    problems += [f"{show(name)} has no line" for name in sorted(set(images) - annotations.keys())]
+    problems += [f"{show(name)} has a line but no file" for name in sorted(annotations.keys() - set(images))]
     if problems:
         more = f"; ... {len(problems)} in all" if len(problems) > SHOWN else ""
         raise DataError(
