@@ -159,6 +159,8 @@ class RunFolder:
 
     def cut_log(self, length: int) -> None:
         """Cut off the metrics of steps after the checkpoint, which will be made again."""
+        if length < 0:
+            raise ValueError(f"the metrics cannot have {shorten(length)} bytes")
         with self.to_write(METRICS).open("ab") as file:
             if file.tell() > length:
                 file.truncate(length)
