@@ -27,7 +27,7 @@ def open_atomically(path: Path, *, durable: bool = False, previous: Path | None 
     given, the old file is renamed to it: at every moment at least one of the two is complete.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # a name nobody can guess, and "x": nobody can put a link there to have another file overwritten
+    # an unpredictable name, opened with "x": a link planted there cannot redirect the write to another file
     partial = path.with_name(f".{path.name[:48]}.{secrets.token_hex(8)}{PARTIAL}")
     try:
         with partial.open("xb") as file:  # with the permissions of the umask
@@ -60,7 +60,7 @@ def write_durably(path: Path, content: bytes | memoryview, *, previous: Path | N
 
 
 def remove_partial_files(folder: Path, *patterns: str) -> None:
-    """Remove the temporary files that a killed process left of files like `*.ckpt`, which nobody else writes now."""
+    """Remove the temporary files that a killed process left of files like `*.ckpt`; no other process may write them."""
     for pattern in map(Path, patterns):
         for partial in folder.glob(str(pattern.with_name(f".{pattern.name}.*{PARTIAL}"))):
             partial.unlink(missing_ok=True)

@@ -85,7 +85,7 @@ def _check_tensor(name: str, key: str, value: Tensor) -> None:
 def load_tensors(path: Path) -> Any:
     """Return what torch.save wrote, on the CPU; raise an exception of any type where it is damaged or hostile.
 
-    Only tensors and plain containers are created, and no more memory is taken than the file is long.
+    Only tensors and plain containers are created. `read_checkpoint` also checks that each tensor fits its storage.
     """
     with path.open("rb") as file:
         if not zipfile.is_zipfile(file):
