@@ -10,6 +10,7 @@ from tiers import full_except
 from tolerances import assert_close, relative_error
 
 import hamburger as hb
+from hamburger.layers.ham import Bread
 
 NAMES = ["nmf", "vq", "cd"]
 SCALES = [1e-4, 1e-2, 1.0, 1e2, 1e4]
@@ -223,3 +224,21 @@ def test_zero_ridge_is_finite_on_degenerate_images():
         out = hb.decompose(x, "cd", rank=3, beta=0.0).reconstruction
         assert out.isfinite().all()
         assert_close(out, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_bread_reads_its_weight_once(dtype):
+    """Under spectral norm every access in training is a power iteration."""
+
+    class Counter(torch.nn.Module):
+        calls = 0
+
+        def forward(self, weight):
+            self.calls += 1
+            return weight
+
+    bread, counter = Bread(4, 3, bias=True).to(dtype), Counter()
+    torch.nn.utils.parametrize.register_parametrization(bread, "weight", counter)
+    counter.calls = 0
+    bread(torch.randn(2, 4, 5, dtype=dtype))
+    assert counter.calls == 1
