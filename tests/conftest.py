@@ -43,9 +43,10 @@ def pytest_ignore_collect(collection_path):
 
 def pytest_collection_modifyitems(items):
     # Whole-program tests first: a long test that starts last would leave the other processes idle.
-    items.sort(key=lambda item: "full" not in item.keywords)
+    items.sort(key=lambda item: item.get_closest_marker("full") is None)
     for item in items:
         if item.path.stem.endswith("_interpreted"):
             item.add_marker("kernels")
-        if "gpu" in item.keywords and not torch.cuda.is_available():
+        # the marker, not the keyword: the folder of the clone is a keyword of every test
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -117,6 +117,7 @@ def test_supported_dtypes_and_autocast():
     layer = build()
     assert plan_of(build().double(), X) is None
     assert plan_of(build().bfloat16(), X).dtype == torch.bfloat16
+    assert plan_of(build().half(), X.half()).dtype == torch.float32
     for cast, expected in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)):
         with torch.autocast("cpu", dtype=cast):
             assert plan_of(layer, X).dtype == plan_of(layer, X.to(cast)).dtype == expected

@@ -90,6 +90,25 @@ def test_outputs_gradients_and_statistics(name, train, norm, kind, taken):
         assert_close(found[key].double(), value, dtype=torch.float32)
 
 
+@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_float16_layer_runs_in_float32(name, train, taken):
+    """Only inputs, weights and results are float16, so no ReLU is decided by a rounded value."""
+    layer, _ = pair(name, init="fixed", version="v1")
+    layer = layer.half().train(train)
+    exact = copy.deepcopy(layer).double()
+    exact.ham.backend = "plain"
+    z = images(dtype=torch.float16)
+    found, expected = step(layer, z), step(exact, z.double())
+    assert taken == ["context"]
+    for key, value in expected.items():
+        if key != "lower.bias" or name == "nmf":  # the norm makes it zero
+            assert_close(found[key].double(), value, dtype=torch.float16)
+    with torch.no_grad():
+        assert_close(layer.eval()(z).double(), exact.eval()(z.double()), dtype=torch.float16)
+    assert taken == ["context", "evaluate"]
+
+
 @pytest.mark.parametrize("kind", ["odd", "channels last"])
 @pytest.mark.parametrize("norm, version", [*((norm, "paper") for norm in NORMS), ("batch", "v1")])
 @pytest.mark.parametrize("name", NAMES)

@@ -80,6 +80,8 @@ class CudaGraph:
         return not self.driver.cuGraphLaunch(self.handle, stream)
 
     def __del__(self) -> None:
+        if sys.is_finalizing():  # the process ends, and the driver frees everything
+            return
         with relaxed_capture(self.driver):
             self.driver.cuGraphExecDestroy(self.handle)
 

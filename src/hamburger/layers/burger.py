@@ -202,7 +202,7 @@ class Hamburger(nn.Module):
 
     def _context(self, z: Tensor, block: fused_block.FusedBlock | None) -> Tensor:
         if block is not None:
-            return self.norm(fused_block.context(block, z))
+            return run_in_dtype_of(fused_block.context(block, z), self.norm)
         x = z if self.lower is None else self.lower(z)
         if self.rectify:
             x = torch.relu(x)

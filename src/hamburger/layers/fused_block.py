@@ -125,11 +125,9 @@ def _is_traced() -> bool:
 
 
 def _compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
-    """The dtype of the products, as in `Bread`: float32 under float16 autocast."""
+    """The dtype of the products, as in `Bread`: float32 instead of float16, whose range is too small."""
     cast = autocast_dtype(x.device.type)
-    if cast is None:
-        return weight.dtype
-    return torch.float32 if cast == torch.float16 else cast
+    return torch.float32 if torch.float16 in (cast, weight.dtype) else cast or weight.dtype
 
 
 # -- the three variants ------------------------------------------------------------------------------------------------
