@@ -14,6 +14,7 @@ import ctypes
 import functools
 import os
 import sys
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
@@ -74,16 +75,17 @@ class CudaGraph:
 
     def __init__(self, driver: Any, handle: int) -> None:
         self.driver, self.handle = driver, handle
+        # not at exit, when modules are being taken apart: the driver then frees everything
+        weakref.finalize(self, _destroy, driver, handle).atexit = False
 
     def replay(self, stream: int) -> bool:
         """Launch the graph on a stream of the current device; False where the driver refuses."""
         return not self.driver.cuGraphLaunch(self.handle, stream)
 
-    def __del__(self) -> None:
-        if sys.is_finalizing():  # the process ends, and the driver frees everything
-            return
-        with relaxed_capture(self.driver):
-            self.driver.cuGraphExecDestroy(self.handle)
+
+def _destroy(driver: Any, handle: int) -> None:
+    with relaxed_capture(driver):
+        driver.cuGraphExecDestroy(handle)
 
 
 def capture(launch_all: LaunchAll) -> CudaGraph | None:
