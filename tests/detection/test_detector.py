@@ -6,6 +6,7 @@ import pytest
 import torch
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
+from hamburger.backbones import create_backbone, load_backbone
 from hamburger.detection.data import SceneBatches
 from hamburger.detection.data.shapes import ShapesSet
 from hamburger.detection.model import create_detector, resolve_places
@@ -128,9 +129,31 @@ def test_pretrained_weights_and_frozen_parts(tmp_path):
     assert net.config["pretrained"] is None
 
 
+def test_v1_weights_need_the_stride_in_the_first_convolution(tmp_path):
+    from safetensors.torch import save_file
+    from torchvision.models import resnet50
+
+    state = resnet50(weights=None).state_dict()
+    save_file(state, tmp_path / "v1.safetensors", {"arch": "ResNet-50 v1"})
+    options = {"num_classes": 2, "size": 64, "pretrained": tmp_path / "v1.safetensors"}
+    with pytest.warns(UserWarning, match="the file states v1, the network is v1.5; change stride_in"):
+        create_detector("resnet50", **options)
+    net = create_detector("resnet50", stride_in="1x1", **options)  # a warning would be an error
+    reference = create_backbone("resnet50", stem="plain", stride_in="1x1", output_stride=32, multigrid=(1, 1, 1)).eval()
+    load_backbone(reference, tmp_path / "v1.safetensors")
+    image = torch.rand(1, 3, 64, 64)
+    with torch.no_grad():
+        ours = net.eval().net.backbone.body(image)
+        for mine, expected in zip(ours.values(), reference(image), strict=True):
+            torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-4)
+    assert net.config["stride_in"] == "1x1"
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
+        ({"stride_in": "1x1"}, OptionError, "stride_in='1x1' needs resnet50, resnet101 or resnet152"),
+        ({"stride_in": "5x5"}, OptionError, "stride_in"),
         ({"context": "efficient", "after": "layer9"}, UnknownNameError, "no submodule 'layer9'.*layer4, p2"),
         ({"context": "efficient", "after": "p6"}, UnknownNameError, "no submodule 'p6'.*layer4, p2"),
         ({"context": "eficient"}, UnknownNameError, "did you mean 'efficient'"),

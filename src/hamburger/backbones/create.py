@@ -152,14 +152,13 @@ def match_entries(wanted: Mapping[str, Tensor], state: Mapping[str, Tensor], rep
 def _compare_versions(backbone: nn.Module, state: Mapping[str, Tensor], architecture: str) -> dict[str, str]:
     """Return differences of two ResNets that names and shapes do not explain."""
     problems: dict[str, str] = {}
-    if not isinstance(backbone, ResNet):
-        return problems
-    other, first = ("plain", "conv1.weight") if backbone.stem == "deep" else ("deep", "conv1.0.weight")
-    if any(prefix + first in state for prefix in PREFIXES):
-        problems["stem"] = (
-            f"the stem was not loaded: {other} in the file, {backbone.stem} in the network; pass stem='{other}'"
-        )
-    version = {"3x3": "v1.5", "1x1": "v1"}[backbone.stride_in]
-    if (stated := re.search(r"\bv1(\.5)?(?![\w.])", architecture)) and stated[0] != version:
+    if isinstance(backbone, ResNet):
+        other, first = ("plain", "conv1.weight") if backbone.stem == "deep" else ("deep", "conv1.0.weight")
+        if any(prefix + first in state for prefix in PREFIXES):
+            problems["stem"] = (
+                f"the stem was not loaded: {other} in the file, {backbone.stem} in the network; pass stem='{other}'"
+            )
+    version = {"3x3": "v1.5", "1x1": "v1"}.get(getattr(backbone, "stride_in", ""))  # also of a detector's encoder
+    if version and (stated := re.search(r"\bv1(\.5)?(?![\w.])", architecture)) and stated[0] != version:
         problems["stride_in"] = f"the file states {stated[0]}, the network is {version}; change stride_in"
     return problems

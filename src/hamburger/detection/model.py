@@ -23,6 +23,7 @@ from torchvision.ops import FrozenBatchNorm2d
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from hamburger.backbones import load_backbone
+from hamburger.backbones.networks import STRIDES_IN
 from hamburger.errors import OptionError, UnknownNameError, check_choice, check_count
 from hamburger.insertion import Gate, insert_context
 from hamburger.layers.norm import BatchNorm2d
@@ -95,6 +96,7 @@ def create_detector(
     proposals: int = 1000,
     norm: str = "batch",
     frozen: int = 0,
+    stride_in: str = "3x3",
     pretrained: str | os.PathLike[str] | None = None,
 ) -> Detector:
     """Mask R-CNN for `num_classes` classes, not counting the background.
@@ -112,6 +114,7 @@ def create_detector(
     - `sampled`, `proposals`: boxes of an image that the heads are trained on, and that they classify
     - `norm`: "batch" trains the norms of the encoder, "frozen" keeps those of the pretrained weights
     - `frozen`: the first so many parts of the encoder (stem, layer1, ...) are not trained
+    - `stride_in`: the strided convolution of a bottleneck: "3x3" (v1.5: torchvision, timm) or "1x1" (v1 weights)
     - `pretrained`: a file of torchvision's weights for the encoder
     """
     config = dict(locals())
@@ -120,7 +123,7 @@ def create_detector(
         check_count("create_detector", option, config[option], least=1)
     if max_size < size:
         raise OptionError(f"create_detector: max_size ({max_size}) must be at least size ({size})")
-    encoder = create_pyramid(backbone, channels=channels, norm=norm, frozen=frozen)
+    encoder = create_pyramid(backbone, channels=channels, norm=norm, frozen=frozen, stride_in=stride_in)
     if pretrained is not None:
         encoder.report = load_backbone(encoder.body, pretrained)
     anchors = AnchorGenerator(tuple((anchor * 2**i,) for i in range(LEVELS)), (ANCHOR_RATIOS,) * LEVELS)
@@ -186,14 +189,17 @@ def cast_to_float32(module: nn.Module, args: Any, output: Any) -> Any:
 
 # -- encoder and feature pyramid ---------------------------------------------------------------------------------------
 
-ENCODERS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "tiny")
+BOTTLENECKS = ("resnet50", "resnet101", "resnet152")
+ENCODERS = ("resnet18", "resnet34", *BOTTLENECKS, "tiny")
 NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": BatchNorm2d, "frozen": FrozenBatchNorm2d}
 STAGES = ("layer1", "layer2", "layer3", "layer4")
 LEVELS = len(STAGES) + 1  # of the pyramid: max pooling adds one
 TINY_WIDTHS = (16, 24, 32, 48)
 
 
-def create_pyramid(backbone: str, *, channels: int, norm: str = "batch", frozen: int = 0) -> Any:
+def create_pyramid(
+    backbone: str, *, channels: int, norm: str = "batch", frozen: int = 0, stride_in: str = "3x3"
+) -> Any:
     """An encoder with a feature pyramid, maps of strides 4, 8, 16, 32 and 64, each of `channels`.
 
     `frozen`: number of parts of the encoder, of stem, layer1, ... layer4, that are not trained.
@@ -201,6 +207,12 @@ def create_pyramid(backbone: str, *, channels: int, norm: str = "batch", frozen:
     """
     check_choice("create_detector", "backbone", backbone, ENCODERS)
     check_choice("create_detector", "norm", norm, NORMS)
+    check_choice("create_detector", "stride_in", stride_in, STRIDES_IN)
+    if stride_in == "1x1" and backbone not in BOTTLENECKS:
+        raise OptionError(
+            f"create_detector: stride_in='1x1' needs resnet50, resnet101 or resnet152 (got {backbone}); "
+            "leave stride_in at '3x3'"
+        )
     if frozen not in range(LEVELS + 1):
         raise OptionError(
             f"create_detector: frozen must be 0 ... {LEVELS}, for the stem and four layers (got {frozen!r})"
@@ -210,11 +222,17 @@ def create_pyramid(backbone: str, *, channels: int, norm: str = "batch", frozen:
     else:
         encoder = getattr(resnet, backbone)(weights=None, norm_layer=NORMS[norm])
         widths = [encoder.fc.in_features // 2**i for i in (3, 2, 1, 0)]
+        if stride_in == "1x1":
+            for stage in STAGES[1:]:
+                first = encoder.get_submodule(stage)[0]
+                first.conv1.stride, first.conv2.stride = (2, 2), (1, 1)
     for part in (("conv1", "bn1"), *((stage,) for stage in STAGES))[:frozen]:
         for name in part:
             encoder.get_submodule(name).requires_grad_(False)
     returned = {stage: str(i) for i, stage in enumerate(STAGES)}
-    return BackboneWithFPN(encoder, returned, widths, channels, extra_blocks=LastLevelMaxPool())
+    pyramid = BackboneWithFPN(encoder, returned, widths, channels, extra_blocks=LastLevelMaxPool())
+    pyramid.body.stride_in = stride_in  # load_backbone compares it with what the file states
+    return pyramid
 
 
 def create_tiny_encoder(norm: Callable[[int], nn.Module]) -> nn.Sequential:

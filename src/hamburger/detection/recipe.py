@@ -7,7 +7,15 @@ from typing import Any
 
 from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.registry import Registry
-from hamburger.training.recipe import DataOptions, Optim, SupervisedTraining, check_optim, check_supervised, check_views
+from hamburger.training.recipe import (
+    ADDED_LATER,
+    DataOptions,
+    Optim,
+    SupervisedTraining,
+    check_optim,
+    check_supervised,
+    check_views,
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,7 @@ class DetectorModel:
     proposals: int = 1000  # boxes of an image that the heads classify
     norm: str = "batch"  # or "frozen": those of the pretrained weights
     frozen: int = 0  # first parts of the encoder that are not trained
+    stride_in: str = field(default="3x3", metadata={ADDED_LATER: True})  # "1x1" for ResNet v1 weights
     pretrained: str | None = None  # weights file of the encoder
 
 
