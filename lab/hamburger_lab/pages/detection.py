@@ -46,6 +46,19 @@ def detection_table(rows: Sequence[Row]) -> str:
     return f"{markdown_table(header, lines)}\n\n{note}"
 
 
+def detection_size_table(rows: Sequence[Row]) -> str:
+    """Return mean AP of boxes and masks of every context by object size, and the number of seeds."""
+    if not rows:
+        return "No rows yet."
+    kinds = [(kind, size) for kind in ("box", "mask") for size in ("small", "medium", "large")]
+    lines = []
+    for name, group in rows_by_context(rows).items():
+        scores = [[row[kind][f"map_{size}"] for row in group] for kind, size in kinds]
+        means = ["" if None in each else f"{100 * summarise(each).mean:.1f}" for each in scores]
+        lines.append([name, *means, str(len(group))])
+    return markdown_table(["context", *(f"{kind}, {size}" for kind, size in kinds), "seeds"], lines)
+
+
 def detection_growth_table(rows: Sequence[Row]) -> str:
     """Return memory and time of a training step: one line per context, one column per image size."""
     if not rows:

@@ -94,6 +94,8 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "gan-speed-graph-h200": lambda results: generation.gan_speed_table(results.rows("ganspeed_graph_h200")),
     "detection-shapes-cpu": lambda results: detection.detection_table(results.rows("detection_shapes-detect_cpu")),
     "detection-shapes-h200": lambda results: detection.detection_table(results.rows("detection_shapes_h200")),
+    "detection-voc": lambda results: detection.detection_table(results.rows("detection_voc-instances_h200")),
+    "detection-voc-sizes": lambda results: detection.detection_size_table(results.rows("detection_voc-instances_h200")),
     "detect-h200": lambda results: detection.detection_growth_table(results.rows("detect_h200")),
     "stereo-planes-cpu": lambda results: stereo.stereo_table(results.rows("stereo_planes-tiny_cpu")),
     "stereo-real-cpu": lambda results: stereo.real_pairs_table(results.rows("stereo_middlebury_cpu")),

@@ -11,10 +11,14 @@ from pathlib import Path
 import fake_datasets
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from hamburger.classification.data import open_source
+from hamburger.detection.data.coco import CocoSet
+from hamburger.detection.model import create_detector
 from hamburger.segmentation.recipe import ANIMALS
+from hamburger_lab.pages.detection import detection_size_table, detection_table
 
 SCRIPTS = Path(__file__).parents[3] / "lab" / "experiments"
 ENVIRONMENT = {"hardware", "torch", "commit", "date", "device"}
@@ -60,6 +64,79 @@ def test_voc_352_writes_one_row_per_cell_and_seed(data, tmp_path):
     assert nmf.keys() >= ENVIRONMENT
     with tarfile.open(labels) as archive:
         assert archive.getnames() == ["img4.png"]
+
+
+@pytest.fixture
+def instances(tmp_path):
+    """Five images of 24 x 32 pixels with a cat, a dog, a second cat and an object of void pixels only."""
+    data = tmp_path / "voc"
+    label, objects = np.zeros((2, 24, 32), np.uint8)
+    for index, (value, rows, columns) in enumerate(
+        [(1, slice(2, 12), slice(3, 9)), (2, slice(6, 20), slice(12, 22)), (1, slice(0, 8), slice(24, 32))]
+    ):
+        label[rows, columns], objects[rows, columns] = value, index + 1
+    label[2, 3] = 255  # void inside the first cat
+    label[22:, :4], objects[22:, :4] = 255, 9
+    for i in range(5):
+        fake_datasets.write_image(data / "images" / f"img{i}.png", size=(24, 32))
+        for folder, values in (("labels", label), ("objects", objects)):
+            (data / folder).mkdir(exist_ok=True)
+            Image.fromarray(values).save(data / folder / f"img{i}.png")
+    fake_datasets.write_list(data / "train.txt", [f"img{i}" for i in range(4)])
+    fake_datasets.write_list(data / "val.txt", ["img4"])
+    (data / "classes.txt").write_text("background\ncat\ndog\n")
+    return data
+
+
+def test_voc_instances_converts_objects_to_coco(instances, tmp_path):
+    script = load_script("voc_instances")
+    script.convert_objects(instances, tmp_path / "coco")
+    content = json.loads((tmp_path / "coco" / "annotations" / "instances_val.json").read_text())
+    assert content["images"] == [{"id": 0, "file_name": "img4.png", "height": 24, "width": 32}]
+    assert content["categories"] == [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    found = [(each["category_id"], each["bbox"], each["area"]) for each in content["annotations"]]
+    assert found == [(1, [3, 2, 6, 10], 59), (2, [12, 6, 10, 14], 140), (1, [24, 0, 8, 8], 64)]
+    split = CocoSet("val", root=tmp_path / "coco")
+    assert split.problems(cache=False) == [] and not split[0].masks[0, 2, 3] and split[0].masks[1, 6:20, 12:22].all()
+
+
+def test_voc_instances_writes_one_row_per_cell_and_seed(instances, tmp_path):
+    script = load_script("voc_instances")
+    target = tmp_path / "rows.jsonl"
+    options = ["--data", str(instances), "--out", str(tmp_path / "runs"), "--json", str(target), "--tiny", "--steps=10"]
+    script.main(["nmf", *options])
+    script.main(["nmf", *options])  # finished: evaluated again, its row replaced
+    script.main(["none", *options])
+    nmf, none = read_rows(target)
+    assert (nmf["cell"], none["cell"], nmf["context"], none["context"]) == ("nmf", "none", "nmf", None)
+    assert [point["step"] for point in nmf["learning_curve"]] == [2, 4, 6, 8, 10]
+    assert nmf["images"] == 1 and nmf["after"] == "p3" and none["after"] is None
+    assert set(nmf["per_class"]) == set(nmf["box_per_class"]) == {"cat", "dog"}
+    assert nmf["box"].keys() >= {"map_small", "map_medium", "map_large"} and nmf["mask"]["map_large"] is None
+    assert nmf.keys() >= ENVIRONMENT | {"images_per_s", "peak_mb", "protocol"} and "best_step" not in nmf
+    assert detection_table([nmf, none]).count("| 1 |") == detection_size_table([nmf, none]).count("| 1 |") == 2
+
+
+def test_voc_instances_scores_images_of_one_size_together(tmp_path):
+    """The order of the images is kept, and detections do not depend on the batch."""
+    script = load_script("voc_instances")
+    sizes = [(24, 32), (32, 24), (24, 32)]
+    entries = [{"id": i, "file_name": f"{i}.png", "height": h, "width": w} for i, (h, w) in enumerate(sizes)]
+    for entry in entries:
+        fake_datasets.write_image(tmp_path / "images" / entry["file_name"], size=(entry["height"], entry["width"]))
+    content = {"images": entries, "annotations": [], "categories": [{"id": 1, "name": "cat"}]}
+    (tmp_path / "val.json").write_text(json.dumps(content))
+    split = CocoSet("val", root=tmp_path, empty="keep")
+    config = {"size": 32, "max_size": 32, "anchor": 8, "channels": 16, "hidden": 16, "proposals": 20}
+    net = create_detector("tiny", num_classes=1, **config)
+    net.net.roi_heads.score_thresh = 0.0
+    together = script.detect(net, split, [0, 1, 2], device=torch.device("cpu"), workers=0)
+    alone = [script.detect(net, split, [i], device=torch.device("cpu"), workers=0)[0] for i in range(3)]
+    assert [image.id for image in together] == [0, 1, 2] and [image.size for image in together] == sizes
+    for one, other in zip(together, alone, strict=True):
+        assert len(one.detections) == len(other.detections) > 0
+        scores = [[each["score"] for each in image.detections] for image in (one, other)]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-5)
 
 
 def test_bptt_collapse_writes_gradient_norms(data, tmp_path, capsys):
