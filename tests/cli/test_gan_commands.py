@@ -122,11 +122,12 @@ def test_errors_take_one_line(ham, tmp_path, words, complaint):
     assert not (tmp_path / "run" / "recipe.json").exists()
 
 
-def test_the_grid_is_part_of_the_lab(ham, monkeypatch):
-    commands = [command for command in gan.app.registered_commands if command.name != "grid"]
+@pytest.mark.parametrize("name", ["grid", "report"])
+def test_some_commands_are_part_of_the_lab(ham, monkeypatch, name):
+    commands = [command for command in gan.app.registered_commands if command.name != name]
     monkeypatch.setattr(gan.app, "registered_commands", commands)
-    status, _, err = ham("gan", "grid", "figures")
+    status, _, err = ham("gan", name, "figures")
     assert (status, err) == (
         2,
-        "ham: `ham gan grid` is part of hamburger-lab; pip install hamburger-lab (in a clone: -e lab)\n",
+        f"ham: `ham gan {name}` is part of hamburger-lab; pip install hamburger-lab (in a clone: -e lab)\n",
     )

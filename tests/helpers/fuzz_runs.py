@@ -17,11 +17,11 @@ from fuzz_cases import Files, Fuzzer, Mutation, mutate_bytes, mutate_json
 from hamburger.cli.compare import comparison_table, describe_rows
 from hamburger.errors import OptionError
 from hamburger.generation.recipe import check_gan_recipe
-from hamburger.report.gan_page import write_gan_report
 from hamburger.report.page import write_report
 from hamburger.tasks import find_gan_recipe, find_training, task_of
 from hamburger.tasks.sweep import cells, check_grid, rows, variants
 from hamburger.training.recipe import apply, digest, read_recipe, to_json
+from hamburger_lab.gan_page import write_gan_report
 
 HOSTILE_TEXT = (
     *(

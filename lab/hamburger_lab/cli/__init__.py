@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from hamburger.cli import gan, listing
+from hamburger.cli import listing
+from hamburger.cli.gan import app as gan_app
 from hamburger_lab.ablations.grids import ablations
-from hamburger_lab.cli import ablate, angles, bench, claims, eval_solver, gan_grid, studies
+from hamburger_lab.cli import ablate, angles, bench, claims, eval_solver, gan, studies
 
 
 def register(app: typer.Typer) -> None:
@@ -19,5 +20,6 @@ def register(app: typer.Typer) -> None:
     app.command("recover")(studies.recover)
     app.command("propositions")(studies.propositions)
     app.add_typer(bench.app, name="bench")
-    gan.app.command("grid")(gan_grid.grid)
+    gan_app.command("grid")(gan.grid)
+    gan_app.command("report")(gan.report)
     listing.names["ablations"] = ablations.names

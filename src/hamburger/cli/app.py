@@ -17,6 +17,7 @@ LAB_COMMANDS = (
     "bench",
     "claims",
     "gan grid",
+    "gan report",
     "pictures",
     "propositions",
     "recover",

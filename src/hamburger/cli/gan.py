@@ -169,15 +169,3 @@ def fid(
             **describe_environment(on.type),
         }
         write_atomically(json, (json_format.dumps(values) + "\n").encode())
-
-
-@app.command()
-def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder of `ham gan train`")],
-    out: Annotated[Path | None, typer.Option(help="the file to write; default: report.html in the run folder")] = None,
-    device: Device = "auto",
-) -> None:
-    """Write a page about a run: curves, samples over time, atoms of the ham on generated images."""
-    from hamburger.report.gan_page import write_gan_report
-
-    typer.echo(f"wrote {write_gan_report(run, out or run / 'report.html', device=device)}")

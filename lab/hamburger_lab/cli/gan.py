@@ -1,4 +1,4 @@
-"""`ham gan grid`: train a GAN with several contexts and seeds, and compare their distances."""
+"""`ham gan grid`: compare GANs of several contexts and seeds. `ham gan report`: one page about a run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hamburger.cli.gan import Compared, Samples, Size, Weights
+from hamburger.cli.output import Device
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -92,3 +93,14 @@ def build_table(rows: Sequence[dict[str, Any]]) -> Table:
             f"{max(run['peak_mb'] for run in runs):.0f}",
         )
     return table
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder of `ham gan train`")],
+    out: Annotated[Path | None, typer.Option(help="the file to write; default: report.html in the run folder")] = None,
+    device: Device = "auto",
+) -> None:
+    """Write a page about a run: curves, samples over time, atoms of the ham on generated images."""
+    from hamburger_lab.gan_page import write_gan_report
+
+    typer.echo(f"wrote {write_gan_report(run, out or run / 'report.html', device=device)}")
