@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import fake_datasets
 import pytest
 from typer.testing import CliRunner
 
+from hamburger.cli import data, main
 from hamburger.cli.app import app
 
 
@@ -57,6 +60,14 @@ def test_prepare_voc(tmp_path):
     result = CliRunner().invoke(app, [*arguments, "--any-counts"])
     assert result.exit_code == 0, result.output
     assert "trainaug 4" in result.stdout and "2 of VOC, 2 of SBD" in result.stdout
+
+
+def test_prepare_is_part_of_the_lab(monkeypatch, capsys):
+    monkeypatch.setattr(data.app, "registered_groups", [])
+    monkeypatch.setattr(sys, "argv", ["ham", "data", "prepare", "voc", "--root", "."])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2 and "`ham data prepare` is part of hamburger-lab" in capsys.readouterr().err
 
 
 def test_check_refuses_one_class_and_notes_classes_without_pixels(tmp_path):

@@ -225,7 +225,7 @@ def _reader(module: str, function: str, name: str) -> Reader:
     def read(folder: Path) -> Any:
         import importlib
 
-        return getattr(importlib.import_module(f"hamburger.{module}"), function)(folder / name)
+        return getattr(importlib.import_module(module), function)(folder / name)
 
     return read
 
@@ -235,7 +235,7 @@ def _image_fuzzer(format: str, name: str, function: str, pixels: Any, **options:
         return [{name: encode(format, pixels, **options)}]
 
     mutate = mutate_inner(name, unpack_png, pack_png) if format == "PNG" else mutate_file(name)
-    return Fuzzer(make, mutate, _reader("training.image_files", function, name))
+    return Fuzzer(make, mutate, _reader("hamburger.training.image_files", function, name))
 
 
 def _pfm() -> list[Files]:
@@ -251,13 +251,13 @@ DATA: dict[str, Fuzzer] = {
     "label": _image_fuzzer("PNG", "a.png", "read_indices", noise(9, 11), palette=True),
     "grey": _image_fuzzer("PNG", "a.png", "read_grey", noise(9, 11).astype(np.uint16)),
     "npz": Fuzzer(
-        make_npz, mutate_inner("d.npz", unzip, rezip), _reader("stereo.data.files", "read_disparity", "d.npz")
+        make_npz, mutate_inner("d.npz", unzip, rezip), _reader("hamburger.stereo.data.files", "read_disparity", "d.npz")
     ),
-    "pfm": Fuzzer(_pfm, mutate_file("d.pfm"), _reader("stereo.data.files", "read_disparity", "d.pfm")),
+    "pfm": Fuzzer(_pfm, mutate_file("d.pfm"), _reader("hamburger.stereo.data.files", "read_disparity", "d.pfm")),
     "mat": Fuzzer(
         make_mat,
         mutate_inner("a.mat", uncompress_mat, recompress_mat),
-        _reader("segmentation.data.sbd", "read_sbd_label", "a.mat"),
+        _reader("hamburger_lab.prepare_voc", "read_sbd_label", "a.mat"),
     ),
     "coco": Fuzzer(make_coco, mutate_coco, read_coco),
     "folder": Fuzzer(make_folder, mutate_lists, read_folder),

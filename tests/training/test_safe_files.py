@@ -23,9 +23,9 @@ from PIL import Image
 from hamburger.detection.data import create_detection_set
 from hamburger.errors import DataError, shorten
 from hamburger.segmentation.data import create_dataset
-from hamburger.segmentation.data.sbd import read_sbd_label
 from hamburger.training.image_files import read_image
 from hamburger.training.safe_files import MAX_PIXELS, check_relative, read_bytes, read_npy
+from hamburger_lab.prepare_voc import read_sbd_label
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 
@@ -36,9 +36,9 @@ from pathlib import Path
 from hamburger.errors import DataError
 from hamburger.classification.data.cifar10 import read_batch
 from hamburger.detection.data import coco
-from hamburger.segmentation.data.sbd import read_sbd_label
 from hamburger.stereo.data.files import read_disparity
 from hamburger.training.image_files import read_image
+from hamburger_lab.prepare_voc import read_sbd_label
 READERS = {".png": read_image, ".webp": read_image, ".npz": read_disparity, ".pfm": read_disparity,
            ".mat": read_sbd_label, "": read_batch}
 size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
@@ -109,7 +109,8 @@ def test_small_files_cannot_demand_much_memory(tmp_path):
         (tmp_path / name).write_bytes(content)
         assert len(content) < 2**20, name
     paths = [str(tmp_path / name) for name in files]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "ignore"}
+    sources = os.pathsep.join(map(str, (ROOT / "src", ROOT / "lab")))
+    environment = {**os.environ, "PYTHONPATH": sources, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run([sys.executable, "-c", READ, *paths], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     lines = [line.split("|", 2) for line in done.stdout.splitlines()]

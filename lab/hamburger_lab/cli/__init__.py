@@ -5,9 +5,10 @@ from __future__ import annotations
 import typer
 
 from hamburger.cli import listing
+from hamburger.cli.data import app as data_app
 from hamburger.cli.gan import app as gan_app
 from hamburger_lab.ablations.grids import ablations
-from hamburger_lab.cli import ablate, angles, bench, claims, eval_solver, gan, studies
+from hamburger_lab.cli import ablate, angles, bench, claims, eval_solver, gan, prepare, studies
 
 
 def register(app: typer.Typer) -> None:
@@ -22,4 +23,5 @@ def register(app: typer.Typer) -> None:
     app.add_typer(bench.app, name="bench")
     gan_app.command("grid")(gan.grid)
     gan_app.command("report")(gan.report)
+    data_app.add_typer(prepare.app, name="prepare")
     listing.names["ablations"] = ablations.names

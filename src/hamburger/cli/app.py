@@ -16,6 +16,7 @@ LAB_COMMANDS = (
     "angles",
     "bench",
     "claims",
+    "data prepare",
     "gan grid",
     "gan report",
     "pictures",
@@ -59,5 +60,6 @@ def find_missing_lab_command(words: Sequence[str]) -> str | None:
     """The command that the words begin with, if only hamburger-lab has it and that package is not installed."""
     known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
     known |= {f"gan {command.name}" for command in gan.app.registered_commands}
+    known |= {f"data {group.name}" for group in data.app.registered_groups}
     typed = " ".join([*words[:2], ""])
     return next((name for name in LAB_COMMANDS if name not in known and typed.startswith(f"{name} ")), None)

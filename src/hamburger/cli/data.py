@@ -1,4 +1,4 @@
-"""`ham data`: check a data set before training, and build PASCAL VOC's augmented training set."""
+"""`ham data`: check a data set before training."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 
 CheckedSplit = tuple[Any, "list[RenderableType]", list[str]]  # data set, what to print, problems
 
-app = typer.Typer(help="Check and prepare data sets.", no_args_is_help=True)
-prepare = typer.Typer(help="Build the files that a data set needs.", no_args_is_help=True)
-app.add_typer(prepare, name="prepare")
+app = typer.Typer(help="Check data sets.", no_args_is_help=True)
 
 
 @app.command()
@@ -106,27 +104,3 @@ def _check_pairs(name: str, split: str, data: Path | None, options: dict[str, An
     heading = f"{name}, {split}: {len(pairs):,} pairs, {format_sizes(findings.sizes)}"
     known = f"disparities up to {findings.largest:g} px, known in {findings.known:.2%} of the pixels"
     return pairs, [f"{heading}, {known}"], findings.problems
-
-
-@prepare.command("voc")
-def prepare_voc(
-    root: Annotated[Path, typer.Option(help="VOC 2012: VOCdevkit/VOC2012 or a folder above it")],
-    sbd: Annotated[
-        Path | None, typer.Option(help="SBD: benchmark_RELEASE/dataset; default: searched near ROOT")
-    ] = None,
-    any_counts: Annotated[
-        bool, typer.Option("--any-counts", help="accept other numbers of images than the official ones")
-    ] = False,
-) -> None:
-    """Build the augmented training set (10,582 images) from SBD's labels; can be interrupted and repeated."""
-    from hamburger.segmentation.data.published import EXPECTED
-    from hamburger.segmentation.data.published import prepare_voc as build
-
-    expected = None if any_counts else EXPECTED
-    with progress_bar("writing labels") as update:
-        done = build(root, sbd, expected=expected, after=lambda total: update(total=total, advance=1))
-    counts = ", ".join(f"{name} {count:,}" for name, count in done.counts.items() if count is not None)
-    typer.echo(f"{done.tree}: {counts}")
-    typer.echo(f"labels: {done.from_voc:,} of VOC, {done.from_sbd:,} of SBD; {done.already:,} existed already")
-    for note in done.notes:
-        typer.echo(note)

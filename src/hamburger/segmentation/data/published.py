@@ -1,4 +1,4 @@
-"""`voc`, `context` and `camvid`: published data sets in their usual layouts, and VOC's augmented training set.
+"""`voc`, `context` and `camvid`: published data sets in their usual layouts.
 
 voc      PASCAL VOC 2012, 20 classes and background; label value 255 is the void border. `root` is `VOC2012`,
          `VOCdevkit` or its parent:
@@ -23,19 +23,13 @@ Subsets of `voc` and `context` may be flat: `images/<id>.*`, `labels/<id>.png` a
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
 from hamburger.errors import DataError, OptionError, check_choice, check_flag
-from hamburger.files import write_atomically
-from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs, read_ids
-from hamburger.segmentation.data.sbd import read_sbd_label
-from hamburger.training.datasets import check_root, join_problems, select_classes
-from hamburger.training.image_files import Colour, encode_label_png, voc_palette
-from hamburger.training.loader import prefetch
+from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs
+from hamburger.training.datasets import check_root, select_classes
+from hamburger.training.image_files import Colour, voc_palette
 
 VOC_CLASSES = (
     *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -161,91 +155,3 @@ def _find_camvid_pairs(root: Path, split: str) -> list[ImageLabelPair]:
             if (tree / images).is_dir() and (tree / labels).is_dir():
                 return list_pairs(tree / images, tree / labels, tree / f"{split}.txt", required=False)
     raise DataError(f"camvid: {root} has no split '{split}'; it must contain {CAMVID_LAYOUTS}")
-
-
-# -- the augmented training set of VOC ---------------------------------------------------------------------------------
-#
-# `trainaug` = (SBD's train and val, and VOC's train) without VOC's val: 10,582 images. Labels are written to
-# SegmentationClassAug; VOC's own are preferred (they have void borders, SBD's have none). The list is written last: if
-# it exists, the set is complete. An interrupted run resumes.
-
-
-EXPECTED = {"trainaug": 10_582, "val": 1_449, "test": 1_456}
-SBD_PLACES = ("", "dataset", "benchmark_RELEASE/dataset", "SBD", "sbd", "SBD/dataset", "SBD/benchmark_RELEASE/dataset")
-
-
-@dataclass(frozen=True)
-class PreparedVOC:
-    """`counts`: images per list, None if VOC's list is missing.   `notes`: messages for the user"""
-
-    tree: Path
-    counts: dict[str, int | None]
-    from_voc: int
-    from_sbd: int
-    already: int
-    notes: tuple[str, ...]
-
-
-def prepare_voc(
-    root: Path,
-    sbd: Path | None = None,
-    *,
-    expected: Mapping[str, int] | None = EXPECTED,
-    after: Callable[[int], object] = lambda total: None,
-    workers: int | None = None,
-) -> PreparedVOC:
-    """Build SegmentationClassAug and trainaug.txt in the tree at `root`, from SBD at `sbd` (or near `root`).
-
-    `expected` are the required counts; None accepts any. `after` is called once per label with the total number to
-    write. Missing files are all reported before anything is written.
-    """
-    tree, source = find_voc(root), _find_sbd(Path(root), sbd)
-    lists = tree / "ImageSets" / "Segmentation"
-    train, val = read_ids(lists / "train.txt"), set(read_ids(lists / "val.txt"))
-    ids = sorted({*read_ids(source / "train.txt"), *read_ids(source / "val.txt"), *train} - val)
-    test = lists / "test.txt"
-    counts = {"trainaug": len(ids), "val": len(val), "test": len(read_ids(test)) if test.is_file() else None}
-    wrong = [
-        f"{name} has {counts[name]:,} images, not {number:,}"
-        for name, number in (expected or {}).items()
-        if counts[name] not in (None, number)
-    ]
-    if wrong:
-        raise DataError(
-            f"prepare voc: {'; '.join(wrong)}; VOC 2012 or SBD is incomplete or not the official one; nothing was "
-            f"written (--any-counts, or expected=None, accepts any number)",
-            wrong,
-        )
-    notes = tuple(f"no {name}.txt: its count was not checked" for name, count in counts.items() if count is None)
-    voc, target = tree / "SegmentationClass", tree / "SegmentationClassAug"
-    labels = {i: voc / f"{i}.png" if (voc / f"{i}.png").is_file() else source / "cls" / f"{i}.mat" for i in ids}
-    files = [*labels.values(), *(tree / "JPEGImages" / f"{i}.jpg" for i in ids)]
-    if absent := [f"{path}: missing" for path in files if not path.is_file()]:
-        heading = f"prepare voc: {len(absent)} files are missing; nothing was written"
-        raise DataError(join_problems(heading, absent), absent)
-    missing = [i for i in ids if not (target / f"{i}.png").is_file()]
-    threads = min(16, os.cpu_count() or 1) if workers is None else workers
-    for _ in prefetch(partial(write_label, labels, target), missing, workers=threads, depth=4 * max(1, threads)):
-        after(len(missing))
-    write_atomically(lists / "trainaug.txt", "".join(f"{i}\n" for i in ids).encode())
-    from_voc = sum(path.suffix == ".png" for path in labels.values())
-    return PreparedVOC(tree, counts, from_voc, len(ids) - from_voc, len(ids) - len(missing), notes)
-
-
-def _find_sbd(root: Path, sbd: Path | None) -> Path:
-    """Return the folder with `cls/` and SBD's lists."""
-    starts = [Path(sbd)] if sbd is not None else [root, root.parent, root.parent.parent]
-    for place in (start / part for start in starts for part in SBD_PLACES):
-        if (place / "cls").is_dir():
-            return place
-    where = f"in {sbd}" if sbd is not None else f"near {root}; pass its folder with --sbd"
-    raise DataError(
-        f"prepare voc: no SBD {where}; it is the folder (benchmark_RELEASE/dataset) with cls/ and train.txt"
-    )
-
-
-def write_label(labels: Mapping[str, Path], target: Path, id: str) -> None:
-    source = labels[id]
-    is_png = source.suffix == ".png"
-    png = source.read_bytes() if is_png else encode_label_png(read_sbd_label(source), voc_palette(256))
-    write_atomically(target / f"{id}.png", png)

@@ -10,8 +10,8 @@ from scipy.io import loadmat
 
 from hamburger.errors import DataError
 from hamburger.segmentation.data import create_dataset
-from hamburger.segmentation.data import published as prepare
-from hamburger.segmentation.data.published import EXPECTED, prepare_voc
+from hamburger_lab import prepare_voc as prepare
+from hamburger_lab.prepare_voc import EXPECTED, prepare_voc
 
 SMALL = {"trainaug": 4, "val": 1, "test": 1}
 

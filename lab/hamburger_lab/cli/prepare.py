@@ -1,0 +1,36 @@
+"""`ham data prepare`: build PASCAL VOC's augmented training set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hamburger.cli.output import progress_bar
+
+app = typer.Typer(help="Build the files that a data set needs.", no_args_is_help=True)
+
+
+@app.command("voc")
+def prepare_voc(
+    root: Annotated[Path, typer.Option(help="VOC 2012: VOCdevkit/VOC2012 or a folder above it")],
+    sbd: Annotated[
+        Path | None, typer.Option(help="SBD: benchmark_RELEASE/dataset; default: searched near ROOT")
+    ] = None,
+    any_counts: Annotated[
+        bool, typer.Option("--any-counts", help="accept other numbers of images than the official ones")
+    ] = False,
+) -> None:
+    """Build the augmented training set (10,582 images) from SBD's labels; can be interrupted and repeated."""
+    from hamburger_lab.prepare_voc import EXPECTED
+    from hamburger_lab.prepare_voc import prepare_voc as build
+
+    expected = None if any_counts else EXPECTED
+    with progress_bar("writing labels") as update:
+        done = build(root, sbd, expected=expected, after=lambda total: update(total=total, advance=1))
+    counts = ", ".join(f"{name} {count:,}" for name, count in done.counts.items() if count is not None)
+    typer.echo(f"{done.tree}: {counts}")
+    typer.echo(f"labels: {done.from_voc:,} of VOC, {done.from_sbd:,} of SBD; {done.already:,} existed already")
+    for note in done.notes:
+        typer.echo(note)
