@@ -145,6 +145,7 @@ def test_the_embedded_recipe_learns_in_its_few_steps(tmp_path):
         (("model.stem=smal",), "did you mean 'small'"),
         (("optim.lr=0",), "optim.lr"),
         (("data.resident=maybe",), "data.resident"),
+        (("data.padding=-1",), "data.padding must be a whole number of at least 0"),
         (("task=segments",), "task"),
     ],
 )

@@ -9,6 +9,7 @@ from hamburger.classification.model import STEMS
 from hamburger.errors import check_choice, check_count, check_flag
 from hamburger.registry import Registry
 from hamburger.training.recipe import (
+    ADDED_LATER,
     DataOptions,
     Optim,
     SupervisedTraining,
@@ -38,6 +39,8 @@ class ClassificationData(DataOptions):
 
     name: str = "figures"
     size: int = 32
+    # black pixels added on every side before a random crop of the original size
+    padding: int = field(default=0, metadata={ADDED_LATER: True})
 
 
 @dataclass(frozen=True)
@@ -123,4 +126,5 @@ def check_classification_recipe(recipe: ClassificationRecipe, *, processes: int 
     check_choice(call, "model.stem", recipe.model.stem, STEMS)
     check_flag(call, "model.pretrained", recipe.model.pretrained)
     check_count(call, "data.size", recipe.data.size, least=1)
+    check_count(call, "data.padding", recipe.data.padding, least=0, most=recipe.data.size)
     check_optim(call, recipe.optim)

@@ -61,7 +61,8 @@ class ClassificationTask(Task[ClassificationRecipe]):
         return self.create(**asdict(recipe.model), num_classes=len(data.train.classes), size=recipe.data.size)
 
     def batches(self, recipe: ClassificationRecipe, data: ClassificationSplits, device: torch.device) -> ImageBatches:
-        return ImageBatches(data.train, flip=recipe.data.flip, **batch_options(recipe, device))
+        options = batch_options(recipe, device)
+        return ImageBatches(data.train, flip=recipe.data.flip, padding=recipe.data.padding, **options)
 
     def losses(self, model: nn.Module, micro_batch: ImageBatch, recipe: ClassificationRecipe) -> dict[str, Tensor]:
         logits = model(to_layout(micro_batch.images, recipe))

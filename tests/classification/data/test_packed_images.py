@@ -219,10 +219,26 @@ def test_batches_depend_on_their_number_alone():
     assert run[2].labels.tolist() == images.labels[feed.indices(2)].tolist()
 
 
+def test_padding_crops_at_random_positions():
+    images = load_images(open_source("figures", "train", size=16, length=64))
+    feed = ImageBatches(images, batch=64, padding=2, seed=3)
+    (batch,) = next(iter(feed.run(0, 1)))
+    padded = np.pad(images.images[feed.indices(0)], ((0, 0), (0, 0), (2, 2), (2, 2)))  # black
+    positions = set()
+    for got, whole in zip(batch.images.numpy(), padded, strict=True):
+        views = {(y, x): whole[:, y : y + 16, x : x + 16] / np.float32(127.5) - 1 for y in range(5) for x in range(5)}
+        positions.add(next(place for place, view in views.items() if np.array_equal(view, got)))
+    assert len(positions) > 15  # of 25
+    (flipped,) = next(iter(ImageBatches(images, batch=64, padding=2, flip=True, seed=3).run(0, 1)))
+    same = (flipped.images == batch.images).flatten(1).all(1)
+    mirrored = (flipped.images == batch.images.flip(3)).flatten(1).all(1)
+    assert (same | mirrored).all() and same.any() and mirrored.any()  # flips do not change the positions
+
+
 @pytest.mark.parametrize("resident", ["yes", "no"])
 def test_processes_and_micro_batches_share_one_batch(tree, tmp_path, resident):
     images = load_images(source(tree), cache=tmp_path / "cache")
-    options = {"batch": 8, "flip": True, "seed": 1, "resident": resident, "workers": 2}
+    options = {"batch": 8, "flip": True, "padding": 2, "seed": 1, "resident": resident, "workers": 2}
     (whole,) = next(iter(ImageBatches(images, **options).run(5, 6)))
     shares = []
     for rank in range(2):

@@ -1,7 +1,7 @@
 """Training batches of images and labels: kept on the device as bytes if they fit, else prefetched from the packed file.
 
 Batch number t is a function of (seed, t) alone. A resumed run, or one with another number of processes, sees the same
-images in the same order with the same flips.
+images in the same order with the same crops and flips.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from hamburger.classification.data.base import ImageSet
@@ -37,9 +38,19 @@ def to_model_input(pixels: Tensor) -> Tensor:
     return pixels.float() / 127.5 - 1
 
 
+def crop_padded(pixels: Tensor, padding: int, corners: Tensor) -> Tensor:
+    """Pad with black and crop the original size at each image's corner (row, column).   b c h w, b 2   ->   b c h w"""
+    (b, c, h, w), device = pixels.shape, pixels.device
+    rows, columns = (corners[:, i, None] + torch.arange(n, device=device) for i, n in enumerate((h, w)))
+    padded = F.pad(pixels, (padding,) * 4).flatten(2)
+    positions = (rows * (w + 2 * padding))[:, :, None] + columns[:, None]  # b h w
+    return padded.gather(2, positions.reshape(b, 1, -1).expand(-1, c, -1)).unflatten(2, (h, w))
+
+
 class ImageBatches:
     """`batch` is the size of the global batch; each process builds only its own micro-batches.
 
+    `padding`: add so many black pixels on every side, then crop the original size at a random position.
     `resident`: keep all images on the device: "yes", "no", or "auto" (if they take less than half of the GPU's free
     memory, or of 4 GiB of main memory). `waited` sums the seconds that the caller waited.
     """
@@ -50,6 +61,7 @@ class ImageBatches:
         *,
         batch: int,
         flip: bool = False,
+        padding: int = 0,
         seed: int = 0,
         device: torch.device | str = "cpu",
         rank: int = 0,
@@ -64,7 +76,7 @@ class ImageBatches:
                 f"micro-batches (got {batch})"
             )
         self.set, self.batch, self.flip, self.seed = images, batch, flip, seed
-        self.device, self.workers = torch.device(device), workers
+        self.padding, self.device, self.workers = padding, torch.device(device), workers
         self.share = batch // (world * accumulate)
         self.firsts = [(part * world + rank) * self.share for part in range(accumulate)]
         self.waited = 0.0
@@ -107,7 +119,11 @@ class ImageBatches:
 
     def _micro_batch(self, number: int, first: int, pixels: Tensor) -> ImageBatch:
         chosen = slice(first, first + self.share)
-        images = to_model_input(pixels.to(self.device, non_blocking=True))
+        pixels = pixels.to(self.device, non_blocking=True)
+        if self.padding:
+            corners = view_rng(self.seed, number, 1).below(2 * self.padding + 1, 2 * self.batch)
+            pixels = crop_padded(pixels, self.padding, upload(corners.reshape(-1, 2)[chosen], self.device))
+        images = to_model_input(pixels)
         if self.flip:
             mirrored = upload(view_rng(self.seed, number, 0).below(2, self.batch)[chosen] == 1, self.device)
             images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
