@@ -12,11 +12,6 @@ from hamburger.cli import data, main
 from hamburger.cli.app import app
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
 def test_check_prints_classes_shares_and_sizes(tmp_path):
     fake_datasets.folder(tmp_path, ids=4)
     result = CliRunner().invoke(app, ["data", "check", "folder", "--data", str(tmp_path)])

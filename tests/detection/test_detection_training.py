@@ -55,11 +55,6 @@ def small_coco(*settings):
     )
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     run, events = tmp_path_factory.mktemp("runs") / "nmf", []

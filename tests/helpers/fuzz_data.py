@@ -177,7 +177,7 @@ def read_folder(folder: Path) -> Any:
     data = create_dataset("folder", "train", folder)
     outside = [path for pair in data.pairs for path in (pair.image, pair.label) if not _is_inside(path, folder)]
     assert not outside, outside
-    findings = inspect_dataset(data, cache=False)
+    findings = inspect_dataset(data)
     return [*data.ids, *findings.problems, *findings.pixels]
 
 
@@ -190,7 +190,7 @@ def read_coco(folder: Path) -> Any:
 
     data = create_detection_set("coco", "val", folder, broken="drop", empty="keep")
     assert all(_is_inside(data.path(i), folder) for i in range(len(data)))
-    problems = data.problems(cache=False)
+    problems = data.problems()
     scenes = [] if problems else [tuple(data[i]) for i in range(len(data))]
     for image, boxes, labels, masks, areas, _ in scenes:
         h, w = image.shape[1:]

@@ -310,7 +310,7 @@ def test_malformed_annotations_are_named(tmp_path, field, value, message):
     content = fake_coco.coco(tmp_path)
     content["annotations"][2][field] = value
     fake_coco.write(tmp_path, "train2017", content)
-    problems = create_detection_set("coco", "train2017", tmp_path).problems(cache=False)
+    problems = create_detection_set("coco", "train2017", tmp_path).problems()
     assert len(problems) == 1 and "annotation 2" in problems[0] and message in problems[0], problems
 
 
@@ -319,7 +319,7 @@ def test_masks_of_one_image_are_bounded(tmp_path):
     content["images"][0] |= {"height": 8192, "width": 8192}
     content["annotations"] += [{**content["annotations"][0], "id": 100 + i} for i in range(80)]
     fake_coco.write(tmp_path, "train2017", content)
-    problems = create_detection_set("coco", "train2017", tmp_path).problems(cache=False)
+    problems = create_detection_set("coco", "train2017", tmp_path).problems()
     assert any("masks of its image need more than" in problem for problem in problems)
 
 
@@ -328,7 +328,7 @@ def test_a_repeated_annotation_of_any_depth_is_compared(tmp_path):
     content["annotations"][0]["extra"] = DEEP
     content["annotations"].append({**content["annotations"][0]})
     fake_coco.write(tmp_path, "train2017", content)
-    (problem,) = create_detection_set("coco", "train2017", tmp_path).problems(cache=False)
+    (problem,) = create_detection_set("coco", "train2017", tmp_path).problems()
     assert "is listed twice" in problem
 
 

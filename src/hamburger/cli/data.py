@@ -28,7 +28,6 @@ def check(
         list[str] | None,
         typer.Option(help="an option of the data set, name=value, such as classes=cat,dog; may be repeated"),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="ignore the cache and read every file again")] = False,
 ) -> None:
     """Read a whole data set; print problems with their paths, class frequencies and image sizes."""
     from rich.console import Console
@@ -41,7 +40,7 @@ def check(
     console, count = Console(), 0
     before: list[Any] = []
     for one in (part.strip() for part in split.split(",")):
-        dataset, description, problems = check_split(name, one, data, parse_options(option), not fresh)
+        dataset, description, problems = check_split(name, one, data, parse_options(option))
         for part in description:
             console.print(part, markup=False, highlight=False, soft_wrap=isinstance(part, str))
         for other in before:
@@ -58,13 +57,13 @@ def check(
         raise typer.Exit(2)
 
 
-def _check_images(name: str, split: str, data: Path | None, options: dict[str, Any], cache: bool) -> CheckedSplit:
+def _check_images(name: str, split: str, data: Path | None, options: dict[str, Any]) -> CheckedSplit:
     from hamburger.segmentation.data import create_dataset
     from hamburger.segmentation.data.checks import format_sizes, inspect_dataset
 
     images = create_dataset(name, split, data, **options)
     with progress_bar(f"reading {split}", len(images)) as update:
-        findings = inspect_dataset(images, cache=cache, after=lambda: update(advance=1))
+        findings = inspect_dataset(images, after=lambda: update(advance=1))
     heading = f"{name}, {split}: {len(images):,} images, {format_sizes(findings.sizes)}"
     notes = [f"note: {line}" for line in findings.notes]
     return images, [heading, _class_table(images.classes, findings.pixels), *notes], findings.problems
@@ -84,7 +83,7 @@ def _class_table(classes: Sequence[str], pixels: Sequence[int]) -> Table:
     return table
 
 
-def _check_scenes(name: str, split: str, data: Path | None, options: dict[str, Any], cache: bool) -> CheckedSplit:
+def _check_scenes(name: str, split: str, data: Path | None, options: dict[str, Any]) -> CheckedSplit:
     from hamburger.detection.data import create_detection_set
     from hamburger.segmentation.data.checks import format_sizes
 
@@ -92,15 +91,15 @@ def _check_scenes(name: str, split: str, data: Path | None, options: dict[str, A
     objects, sizes = scenes.count()
     listed = ", ".join(f"{each} {objects[label]:,}" for label, each in enumerate(scenes.classes))
     heading = f"{name}, {split}: {len(scenes):,} images, {format_sizes(sizes)}"
-    return scenes, [f"{heading}, {objects.total():,} objects: {listed}"], scenes.problems(cache=cache)
+    return scenes, [f"{heading}, {objects.total():,} objects: {listed}"], scenes.problems()
 
 
-def _check_pairs(name: str, split: str, data: Path | None, options: dict[str, Any], cache: bool) -> CheckedSplit:
+def _check_pairs(name: str, split: str, data: Path | None, options: dict[str, Any]) -> CheckedSplit:
     from hamburger.segmentation.data.checks import format_sizes
     from hamburger.stereo.data import create_stereo_set, inspect_stereo
 
     pairs = create_stereo_set(name, split, data, **options)
-    findings = inspect_stereo(pairs, cache=cache)
+    findings = inspect_stereo(pairs)
     heading = f"{name}, {split}: {len(pairs):,} pairs, {format_sizes(findings.sizes)}"
     known = f"disparities up to {findings.largest:g} px, known in {findings.known:.2%} of the pixels"
     return pairs, [f"{heading}, {known}"], findings.problems

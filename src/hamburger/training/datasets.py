@@ -1,13 +1,9 @@
-"""Shared by the data sets of all tasks: creation by name, class subsets, colours, and cached checks."""
+"""Shared by the data sets of all tasks: creation by name, class subsets, colours, and checks."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,10 +11,9 @@ import numpy as np
 from torch import Tensor
 
 from hamburger.errors import DataError, OptionError, ShapeError, did_you_mean
-from hamburger.files import encode_json, write_atomically
 from hamburger.registry import Registry, options_of
 from hamburger.training.image_files import Bytes, Colour
-from hamburger.training.loader import Integers, KeyedRng
+from hamburger.training.loader import Integers, KeyedRng, prefetch
 
 IGNORE = 255  # the label of pixels that do not count
 Set = TypeVar("Set")
@@ -98,9 +93,6 @@ def _find_number(call: str, names: Sequence[str], one: str | int) -> int:
 
 
 # -- checks ------------------------------------------------------------------------------------------------------------
-#
-# All files are read once, in threads. Results are cached under the user's cache folder by path, size and modification
-# time, so that the next check reads only what has changed.
 
 
 SHOWN = 20
@@ -126,59 +118,17 @@ def format_problems(data: Any, problems: list[str]) -> str:
     return join_problems(f"{data.name}, split '{data.split}': {count}", problems, hint)
 
 
-VERSION = 1  # of the cached rows
-Row = dict[str, Any]
+Row = dict[str, Any]  # of one sample: "problem", None if it is valid, and what the task wants to know
 
 
-def run_cached_checks(
-    check: Callable[[int], Row],
-    fingerprints: Sequence[str],
-    *,
-    key: str | None,
-    after: Callable[[], object] | None = None,
-) -> list[Row]:
-    """Return `check(i)` for every sample, run in threads, or the cached row of the same fingerprint.
-
-    A row has a "problem", None if the sample is valid. `key` names the cache; None disables it. `after` is called once
-    per sample, for progress.
-    """
-    cache = None if key is None else _cache_path(key)
-    cached: dict[str, Row] = {}
-    if cache is not None:
-        with suppress(OSError, ValueError, TypeError):
-            cached = dict(json.loads(cache.read_bytes()))
-
-    def check_or_reuse(index: int) -> Row:
-        row = cached.get(fingerprints[index]) or check(index)
-        if after is not None:
-            after()
-        return row
-
-    with ThreadPoolExecutor(min(16, (os.cpu_count() or 2) + 2)) as pool:
-        rows = list(pool.map(check_or_reuse, range(len(fingerprints))))
-    # only valid samples are cached: a problem may be fixed without changing the file
-    valid = {fingerprint: row for fingerprint, row in zip(fingerprints, rows, strict=True) if row["problem"] is None}
-    if cache is not None and valid != cached:
-        with suppress(OSError):  # a cache that cannot be written only costs time
-            write_atomically(cache, encode_json(valid).encode())
+def inspect_samples(inspect: Callable[[int], Row], count: int, after: Callable[[], object] = lambda: None) -> list[Row]:
+    """Return `inspect(i)` for every sample, in threads, since each reads files; `after` is called once per sample."""
+    threads = min(16, (os.cpu_count() or 2) + 2)
+    rows = []
+    for row in prefetch(inspect, range(count), workers=threads, depth=4 * threads):
+        rows.append(row)
+        after()
     return rows
-
-
-def fingerprint_files(paths: Iterable[Path | None]) -> str:
-    """Return paths, sizes and modification times of the files of one sample."""
-    parts = []
-    for path in paths:
-        try:
-            stat = Path(path or "").stat()
-            parts.append(f"{path}:{stat.st_size}:{stat.st_mtime_ns}")
-        except OSError:
-            parts.append(f"{path}:missing")
-    return " ".join(parts)
-
-
-def _cache_path(key: str) -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "hamburger" / "checks" / f"{hashlib.sha256(f'{VERSION} {key}'.encode()).hexdigest()[:32]}.json"
 
 
 # -- checks of several splits ------------------------------------------------------------------------------------------

@@ -18,11 +18,6 @@ from hamburger.errors import DataError, OptionError
 KEEP_HINT = "set empty=keep to accept images without objects"
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-
-
 def encode(mask):
     return encode_masks(torch.from_numpy(mask)[None])[0]
 

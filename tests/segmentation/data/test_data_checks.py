@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import fake_datasets
 import numpy as np
 import pytest
@@ -12,13 +10,6 @@ from PIL import Image
 from hamburger.errors import DataError
 from hamburger.segmentation.data import checks, create_dataset, datasets
 from hamburger.segmentation.data.checks import check_dataset, inspect_dataset
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch):
-    home = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
-    return home
 
 
 def broken(root):
@@ -136,30 +127,12 @@ def test_findings_count_pixels_and_sizes(tmp_path):
     assert found.sizes == {fake_datasets.SIZE: 3}
 
 
-def test_the_second_check_reads_only_what_changed(tmp_path, monkeypatch, own_cache):
+def test_every_check_reads_the_files_again(tmp_path):
     fake_datasets.folder(tmp_path, ids=6)
     data = create_dataset("folder", "train", tmp_path)
-    first = check_dataset(data)
-    read = []
-    real = checks._inspect_sample
-    monkeypatch.setattr(checks, "_inspect_sample", lambda data, index: read.append(index) or real(data, index))
-    assert check_dataset(data) == first and read == []
-    assert inspect_dataset(data, cache=False) == first and len(read) == 5
-    read.clear()
+    assert inspect_dataset(data).problems == []
     fake_datasets.write_label(tmp_path / "labels" / "img2.png", (0, 99), size=(5, 5))
-    assert len(inspect_dataset(data).problems) == 2 and read == [2]
-    (stored,) = own_cache.rglob("*.json")
-    assert len(json.loads(stored.read_text())) == 4  # what is not sound is not kept
-    stored.write_text("{ no json")
     assert len(inspect_dataset(data).problems) == 2
-
-
-def test_findings_cached_for_other_colours_are_not_used(tmp_path):
-    fake_datasets.folder(tmp_path, ids=2, classes="sky 0 0 255\nroad 0 255 0\n")
-    Image.fromarray(np.full((*fake_datasets.SIZE, 3), (0, 0, 255), np.uint8)).save(tmp_path / "labels" / "img0.png")
-    assert inspect_dataset(create_dataset("folder", "train", tmp_path)).pixels == [24 * 32, 0, 0]
-    (tmp_path / "classes.txt").write_text("sky 0 255 0\nroad 0 0 255\n")
-    assert inspect_dataset(create_dataset("folder", "train", tmp_path)).pixels == [0, 24 * 32, 0]
 
 
 @pytest.mark.parametrize("name", [n for n in datasets.names() if n.startswith("patchwork")])

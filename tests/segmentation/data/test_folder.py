@@ -132,7 +132,7 @@ def binary_folder(root, values=(0, 255)):
 
 def test_masks_of_0_and_255_are_refused_with_the_option_that_reads_them(tmp_path):
     """255 means unlabelled: all other pixels are of one class, and any network would reach an mIoU of 100."""
-    (problem,) = inspect_dataset(create_dataset("folder", "train", binary_folder(tmp_path)), cache=False).problems
+    (problem,) = inspect_dataset(create_dataset("folder", "train", binary_folder(tmp_path))).problems
     assert "split 'train': every labelled pixel is 'background'" in problem and "data.options.binary=true" in problem
 
 
@@ -141,7 +141,7 @@ def test_binary_maps_255_and_1_to_the_second_class(tmp_path, values):
     data = create_dataset("folder", "train", binary_folder(tmp_path, values), binary=True)
     raw = np.array(Image.open(tmp_path / "labels" / "img0.png"))
     assert np.array_equal(data[0].label.numpy(), raw > 0)
-    assert inspect_dataset(data, cache=False).problems == []
+    assert inspect_dataset(data).problems == []
 
 
 def test_binary_refuses_other_values_and_other_numbers_of_classes(tmp_path):
@@ -163,5 +163,5 @@ def test_remap_may_give_255_a_class(tmp_path):
 
 def test_classes_without_pixels_are_noted(tmp_path):
     root = fake_datasets.folder(tmp_path, classes="sky\nroad\ntree\ncar\nbus\n")
-    findings = inspect_dataset(create_dataset("folder", "train", root), cache=False)
+    findings = inspect_dataset(create_dataset("folder", "train", root))
     assert findings.problems == [] and findings.notes == ["folder: split 'train': no pixel of 2 classes: car, bus"]

@@ -16,11 +16,6 @@ from hamburger.stereo.data.files import encode_pfm, find_consistent, read_dispar
 REAL = SHARED / "data" / "stereo"
 
 
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.mark.parametrize("big", [False, True], ids=["little", "big"])
 def test_a_pfm_of_either_byte_order_is_read_from_the_top(tmp_path, big):
     values = np.arange(15, dtype=np.float32).reshape(3, 5) / 3
@@ -179,17 +174,6 @@ def test_every_defect_is_listed_with_its_path(tmp_path):
         data[data.ids.index("cones")]
 
 
-def test_checked_files_are_not_read_again(tmp_path, monkeypatch):
-    fake_stereo.sceneflow(tmp_path / "tree")
-    data = create_stereo_set("sceneflow", "train", tmp_path / "tree")
-    first = inspect_stereo(data)
-    monkeypatch.setattr("hamburger.stereo.data.files.read_image", lambda path: pytest.fail("read again"))
-    assert inspect_stereo(data) == first
-    write_image(tmp_path / "tree" / "frames_cleanpass" / "TRAIN/A/0000" / "left" / "0001.png", (5, 5))
-    with pytest.raises(BaseException, match="read again"):
-        inspect_stereo(data)
-
-
 def test_disparities_without_their_image_do_not_count_as_known(tmp_path):
     fake_stereo.middlebury(tmp_path)
     (tmp_path / "art" / "view1.png").unlink()
@@ -227,7 +211,7 @@ def test_the_real_pairs_match_under_their_disparities():
     """Warping the right image to the left by the truth makes them alike; by another disparity it does not."""
     data = create_stereo_set("middlebury", "val", REAL)
     assert data.ids == ["aloe", "cones", "motorcycle", "teddy"]
-    assert check_stereo(data, cache=False).largest == 211
+    assert check_stereo(data).largest == 211
     for sample in data:
         d = sample.disparity.numpy()
         rows, columns = np.nonzero(d)

@@ -60,8 +60,8 @@ class DetectionSet:
     def read(self, index: int) -> Scene:
         raise NotImplementedError
 
-    def problems(self, *, cache: bool = True) -> list[str]:
-        """Every defect, each with its path or id, found by reading all files; `cache`: only those that changed."""
+    def problems(self) -> list[str]:
+        """Every defect, each with its path or id, found by reading all files."""
         return []
 
     def count(self) -> tuple[Counter[int], Counter[tuple[int, int]]]:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from hamburger.detection.data import DetectionSet, Scene, detection_sets
 from hamburger.errors import DataError, InputError, check_choice, shorten
-from hamburger.training.datasets import Row, check_root, fingerprint_files, run_cached_checks, select_classes
+from hamburger.training.datasets import Row, check_root, inspect_samples, select_classes
 from hamburger.training.image_files import read_image, voc_palette
 from hamburger.training.safe_files import (
     MAX_JSON_BYTES,
@@ -154,15 +154,13 @@ class CocoSet(DetectionSet):
         labels = (self.categories[each["category_id"]] for each in annotations if not each.get("iscrowd"))
         return Counter(labels), Counter(read_size(image) for image in self.images)
 
-    def problems(self, *, cache: bool = True) -> list[str]:
+    def problems(self) -> list[str]:
         """Defects of the JSON, then those of the image files, each of which is read."""
         if not self.ids:
             return [f"{self.file}: lists no images", *self.faults]
         repeated = [f"{self.file}: image {id} is listed {n} times" for id, n in Counter(self.ids).items() if n > 1]
         empty = [] if self.empty == "keep" else [line for i in range(len(self)) if (line := self._explain_empty(i))]
-        key = f"coco {self.folder.absolute()} {self.split} {self.file.stat().st_mtime_ns}" if cache else None
-        fingerprints = [fingerprint_files([self.path(i)]) for i in range(len(self))]
-        rows = run_cached_checks(self._inspect_image, fingerprints, key=key)
+        rows = inspect_samples(self._inspect_image, len(self))
         problems = repeated + self.faults + empty + [row["problem"] for row in rows if row["problem"]]
         if not problems and not self.count()[0]:
             return [f"coco: split '{self.split}' has no object of any of its {len(self.classes)} classes"]

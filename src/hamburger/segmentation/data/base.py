@@ -91,10 +91,6 @@ class ImageLabelSet(SegmentationSet):
         others = (i for i in range(len(classes)) if i not in values)
         self.table = build_label_table(values, ignored=(*void, *others))
 
-    def meaning(self) -> str:
-        """Return everything that decides what a label file means, as a key for cached check results."""
-        return repr((self.name, self.split, self.classes, self.palette, self.table.tolist()))
-
     @property
     def labelled(self) -> bool:
         return all(pair.label is not None for pair in self.pairs)

@@ -11,7 +11,7 @@ import numpy as np
 
 from hamburger.errors import DataError
 from hamburger.segmentation.data.base import ImageLabelSet, SegmentationSet
-from hamburger.training.datasets import fingerprint_files, format_problems, join_names, run_cached_checks
+from hamburger.training.datasets import format_problems, inspect_samples, join_names
 
 
 @dataclass
@@ -35,18 +35,12 @@ def check_dataset(data: SegmentationSet) -> SegmentationFindings:
     return findings
 
 
-def inspect_dataset(
-    data: SegmentationSet, *, cache: bool = True, after: Callable[[], object] | None = None
-) -> SegmentationFindings:
-    """Return problems, pixel counts and image sizes. `after` is called once per sample, for progress.
-
-    Files that have not changed since the last check are not read again, unless `cache` is false.
-    """
+def inspect_dataset(data: SegmentationSet, *, after: Callable[[], object] = lambda: None) -> SegmentationFindings:
+    """Return problems, pixel counts and image sizes. `after` is called once per sample, for progress."""
     no_pixels = [0] * (len(data.classes) + 1)
     if not len(data):
         return SegmentationFindings([f"{data.name}: split '{data.split}' is empty"], no_pixels)
     problems: list[str] = []
-    key, fingerprints = None, list(data.ids)
     if isinstance(data, ImageLabelSet):
         if not data.labelled:
             return SegmentationFindings([data.explain_unlabelled()], no_pixels)
@@ -55,10 +49,7 @@ def inspect_dataset(
             if pair.rivals:
                 others = ", ".join(path.name for path in pair.rivals)
                 problems.append(f"{pair.image}: has the same id as {others}; keep one of them or rename the others")
-        # cached per set, split and choice of classes
-        key = f"{data.pairs[0].image.parent.absolute()} {data.meaning()}" if cache else None
-        fingerprints = [fingerprint_files((pair.image, pair.label)) for pair in data.pairs]
-    rows = run_cached_checks(lambda index: _inspect_sample(data, index), fingerprints, key=key, after=after)
+    rows = inspect_samples(lambda index: _inspect_sample(data, index), len(data), after)
     pixels = np.array([row.get("pixels", no_pixels) for row in rows]).sum(0).tolist()
     problems += [line for row in rows if row["problem"] for line in row["problem"].split("\n")]
     sizes = dict(Counter((row["h"], row["w"]) for row in rows if "h" in row))

@@ -75,9 +75,6 @@ class LabelFolder(ImageLabelSet):
                 )
             self.table[value] = IGNORE
 
-    def meaning(self) -> str:
-        return super().meaning() + repr((self.colours, self.remapped))
-
     def read_raw(self, path: Path) -> Bytes:
         if read_mode(path) not in ("RGB", "RGBA"):
             return read_indices(path)

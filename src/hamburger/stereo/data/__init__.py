@@ -65,10 +65,10 @@ class StereoSet:
         """The i-th pair, with `seen` only if `occlusions`: training does not need it, and it may cost a file."""
         raise NotImplementedError
 
-    def inspect(self, *, cache: bool = True) -> list[Row]:
+    def inspect(self) -> list[Row]:
         """For each pair `problem`, `h`, `w`, `known` and `largest`; without some where a file cannot be read.
 
-        `problem` is None or has one line per defect. `cache`: read only files that have changed since the last check.
+        `problem` is None or has one line per defect.
         """
         samples = (self.read(index, occlusions=False) for index in range(len(self)))
         return [{"problem": None, **describe_disparity(sample.disparity.numpy())} for sample in samples]
@@ -96,19 +96,19 @@ class StereoFindings:
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)  # number of pairs by (h, w)
 
 
-def check_stereo(data: StereoSet, *, cache: bool = True) -> StereoFindings:
+def check_stereo(data: StereoSet) -> StereoFindings:
     """Findings of a set in files; if it has defects, raise DataError with all of them, the first 20 in its message."""
-    findings = inspect_stereo(data, cache=cache) if data.in_files else StereoFindings([])
+    findings = inspect_stereo(data) if data.in_files else StereoFindings([])
     if findings.problems:
         raise DataError(format_problems(data, findings.problems), findings.problems)
     return findings
 
 
-def inspect_stereo(data: StereoSet, *, cache: bool = True) -> StereoFindings:
+def inspect_stereo(data: StereoSet) -> StereoFindings:
     """Problems, disparities and sizes."""
     if not len(data):
         return StereoFindings([f"{data.name}: split '{data.split}' is empty"])
-    rows = data.inspect(cache=cache)
+    rows = data.inspect()
     repeated = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
     readable = [row for row in rows if "h" in row and "known" in row]  # left image and disparity could be read
     return StereoFindings(

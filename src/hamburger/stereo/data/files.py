@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hamburger.errors import DataError, check_count
 from hamburger.stereo.data import UNKNOWN, StereoSample, StereoSet, describe_disparity
-from hamburger.training.datasets import Row, fingerprint_files, run_cached_checks
+from hamburger.training.datasets import Row, inspect_samples
 from hamburger.training.image_files import read_grey, read_image
 from hamburger.training.safe_files import MAX_PIXELS, check_pixels, describe, read_npy
 
@@ -35,9 +35,6 @@ class StereoFiles(NamedTuple):
     scale: float = 1.0  # factor of disparities in PNGs
     disparity_right: Path | None = None  # if given, tells which pixels both cameras see
     mask: Path | None = None  # likewise
-
-    def paths(self) -> list[Path]:
-        return [path for path in self if isinstance(path, Path)]
 
 
 class StereoFileSet(StereoSet):
@@ -73,10 +70,8 @@ class StereoFileSet(StereoSet):
         truth, both = torch.from_numpy(disparity), None if seen is None else torch.from_numpy(seen)
         return shrink_sample(StereoSample(left, right, truth, both), self.shrink)
 
-    def inspect(self, *, cache: bool = True) -> list[Row]:
-        key = f"stereo {self.name} {self.pairs[0].left.parent.absolute()}" if cache else None
-        stamps = [f"{pair.scale} {fingerprint_files(pair.paths())}" for pair in self.pairs]
-        return run_cached_checks(lambda index: inspect_pair(self.pairs[index]), stamps, key=key)
+    def inspect(self) -> list[Row]:
+        return inspect_samples(lambda index: inspect_pair(self.pairs[index]), len(self))
 
 
 def inspect_pair(pair: StereoFiles) -> Row:
