@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -17,6 +17,27 @@ from hamburger.training.loader import Integers, KeyedRng, prefetch
 
 IGNORE = 255  # the label of pixels that do not count
 Set = TypeVar("Set")
+T = TypeVar("T")
+
+
+class SampleSet(Generic[T]):
+    """One split of a data set. `data[i]` reads or generates sample i; the same i always gives the same bits."""
+
+    name: str
+    split: str
+    ids: Sequence[str]
+    in_files: bool = False  # read from files, not generated
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> T:
+        if not 0 <= index < len(self):  # this also ends a plain for loop
+            raise IndexError(f"{self.name}: index out of range (got {index} for {len(self)} samples)")
+        return self.read(index)
+
+    def read(self, index: int) -> T:
+        raise NotImplementedError
 
 
 class Sample(NamedTuple):
@@ -110,12 +131,12 @@ def join_names(names: Sequence[str], most: int = 8) -> str:
     return ", ".join([*names[:most], *more])
 
 
-def format_problems(data: Any, problems: list[str]) -> str:
-    """Return the problems of a data set in one message."""
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    where = " --data DIR" if hasattr(data, "pairs") or hasattr(data, "folder") else ""  # a data set of files
-    hint = f"; `ham data check {data.name}{where}` lists them all"
-    return join_problems(f"{data.name}, split '{data.split}': {count}", problems, hint)
+def raise_problems(data: SampleSet[Any], problems: list[str]) -> None:
+    """Raise a DataError with all problems of a data set if there are any; its message shows the first 20."""
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        hint = f"; `ham data check {data.name}{' --data DIR' if data.in_files else ''}` lists them all"
+        raise DataError(join_problems(f"{data.name}, split '{data.split}': {count}", problems, hint), problems)
 
 
 Row = dict[str, Any]  # of one sample: "problem", None if it is valid, and what the task wants to know

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.errors import DataError
 from hamburger.registry import Registry
 from hamburger.training.augment import AugmentedView, draw_view, interpolation_taps
-from hamburger.training.datasets import create_from_registry, format_problems
+from hamburger.training.datasets import SampleSet, create_from_registry, raise_problems
 from hamburger.training.image_files import MEAN, Colour, upload
 from hamburger.training.loader import BatchLoader, KeyedRng
 
@@ -39,26 +38,12 @@ class Scene(NamedTuple):
         return Scene(*(each.to(device) for each in self))
 
 
-class DetectionSet:
-    """One split of a data set. `data[i]` reads (or generates) the i-th scene; the same i gives the same bits."""
+class DetectionSet(SampleSet[Scene]):
+    """One split of a data set."""
 
-    name: str
-    split: str
-    ids: Sequence[str]
     classes: tuple[str, ...]
     palette: tuple[Colour, ...]  # one per class
     digest: str = ""  # hash of the annotations; empty if name, split and options decide everything
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, index: int) -> Scene:
-        if not 0 <= index < len(self):  # this also ends a plain for loop
-            raise IndexError(f"{self.name}: index {index} is out of range; there are {len(self)} images")
-        return self.read(index)
-
-    def read(self, index: int) -> Scene:
-        raise NotImplementedError
 
     def problems(self) -> list[str]:
         """Every defect, each with its path or id, found by reading all files."""
@@ -85,9 +70,7 @@ def create_detection_set(name: str, split: str, root: str | Path | None = None, 
 
 def check_scenes(data: DetectionSet) -> None:
     """Raise DataError with all problems of a set, the first 20 in its message."""
-    problems = data.problems()
-    if problems:
-        raise DataError(format_problems(data, problems), problems)
+    raise_problems(data, data.problems())
 
 
 def find_boxes(masks: Tensor) -> Tensor:

@@ -54,6 +54,7 @@ class CocoSet(DetectionSet):
     """
 
     name = "coco"
+    in_files = True
 
     def __init__(
         self,

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from hamburger.errors import DataError
 from hamburger.registry import Registry
-from hamburger.training.datasets import IGNORE, OUTSIDE, Sample, build_label_table, create_from_registry, select_classes
+from hamburger.training.datasets import (
+    IGNORE,
+    OUTSIDE,
+    Sample,
+    SampleSet,
+    build_label_table,
+    create_from_registry,
+    select_classes,
+)
 from hamburger.training.image_files import SUFFIXES, Bytes, Colour, read_image, read_indices
 from hamburger.training.safe_files import check_relative, read_lines
 
@@ -28,20 +36,11 @@ class Inspection(NamedTuple):
     problems: list[str]
 
 
-class SegmentationSet:
-    """One split of a data set. `data[i]` reads or generates sample i; the same i always gives the same bits."""
+class SegmentationSet(SampleSet[Sample]):
+    """One split of a data set."""
 
-    name: str
-    split: str
-    ids: Sequence[str]
     classes: tuple[str, ...]
     palette: tuple[Colour, ...]  # one per class
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, index: int) -> Sample:
-        raise NotImplementedError
 
     def inspect(self, index: int) -> Inspection:
         """Return a sample with its problems; a generated one has none."""
@@ -71,6 +70,8 @@ class ImageLabelSet(SegmentationSet):
     `classes` and `palette` are those of the label values 0, 1, ...; `keep` selects some of them by name or number, in
     that order. Pixels of other classes, and of the values `void`, become 255.
     """
+
+    in_files = True
 
     def __init__(
         self,
@@ -109,9 +110,7 @@ class ImageLabelSet(SegmentationSet):
             f"predict its images with `ham predict` on the paths of image_paths()"
         )
 
-    def __getitem__(self, index: int) -> Sample:
-        if not 0 <= index < len(self):
-            raise IndexError(f"{self.name}: index out of range (got {index} for {len(self)} samples)")
+    def read(self, index: int) -> Sample:
         image, label, problems = self.inspect(index)
         if problems or image is None or label is None:
             raise DataError("\n".join(problems))

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hamburger.errors import DataError
 from hamburger.segmentation.data.base import ImageLabelSet, SegmentationSet
-from hamburger.training.datasets import format_problems, inspect_samples, join_names
+from hamburger.training.datasets import inspect_samples, join_names, raise_problems
 
 
 @dataclass
@@ -30,8 +29,7 @@ class SegmentationFindings:
 def check_dataset(data: SegmentationSet) -> SegmentationFindings:
     """Return the findings; raise a DataError with all problems if there are any (its message shows the first 20)."""
     findings = inspect_dataset(data)
-    if findings.problems:
-        raise DataError(format_problems(data, findings.problems), findings.problems)
+    raise_problems(data, findings.problems)
     return findings
 
 

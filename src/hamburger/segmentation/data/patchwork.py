@@ -85,10 +85,8 @@ class Patchwork(SegmentationSet):
         self.palette = tuple(shade(FAMILIES[family], twin) for family in names for twin in TWINS)
         self.colours = np.array([FAMILIES[family] for family in names], np.float64)
 
-    def __getitem__(self, index: int) -> Sample:
+    def read(self, index: int) -> Sample:
         """Return scene number `index`: 3 size size and size size."""
-        if not 0 <= index < len(self):  # IndexError also ends a for loop
-            raise IndexError(f"{self.name}: index out of range (got {index} for {len(self)} scenes)")
         draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
         layout = cut_scene(draws, size=self.size, pieces=self.pieces, families=self.families, present=self.present)
         noise = self.noise * draws.noise(3, self.size, self.size)

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamburger.errors import DataError
 from hamburger.registry import Registry
 from hamburger.training.augment import (
     AugmentedView,
@@ -25,7 +24,7 @@ from hamburger.training.augment import (
     jitter_colours,
     random_offset,
 )
-from hamburger.training.datasets import Row, create_from_registry, format_problems
+from hamburger.training.datasets import Row, SampleSet, create_from_registry, raise_problems
 from hamburger.training.image_files import normalise, upload
 from hamburger.training.loader import KeyedRng
 
@@ -41,27 +40,15 @@ class StereoSample(NamedTuple):
     seen: Tensor | None = None  # h w, bool: the right camera sees the left pixel too; None if unknown or not requested
 
 
-class StereoSet:
-    """One split of a set of pairs. `data[i]` reads (or renders) the i-th; the same i gives the same bits.
+class StereoSet(SampleSet[StereoSample]):
+    """One split of a set of pairs.
 
     `shrink`: images are smaller than the originals by this factor, and so are disparities and their errors.
     """
 
-    name: str
-    split: str
-    ids: Sequence[str]
     shrink: int = 1
-    in_files: bool = False
 
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __getitem__(self, index: int) -> StereoSample:
-        if not 0 <= index < len(self):  # this also ends a plain for loop
-            raise IndexError(f"{self.name}: index {index} is out of range; there are {len(self)} pairs")
-        return self.read(index, occlusions=True)
-
-    def read(self, index: int, *, occlusions: bool) -> StereoSample:
+    def read(self, index: int, *, occlusions: bool = True) -> StereoSample:
         """The i-th pair, with `seen` only if `occlusions`: training does not need it, and it may cost a file."""
         raise NotImplementedError
 
@@ -99,8 +86,7 @@ class StereoFindings:
 def check_stereo(data: StereoSet) -> StereoFindings:
     """Findings of a set in files; if it has defects, raise DataError with all of them, the first 20 in its message."""
     findings = inspect_stereo(data) if data.in_files else StereoFindings([])
-    if findings.problems:
-        raise DataError(format_problems(data, findings.problems), findings.problems)
+    raise_problems(data, findings.problems)
     return findings
 
 

@@ -47,7 +47,7 @@ class StereoFileSet(StereoSet):
         self.name, self.split, self.pairs, self.shrink = name, split, tuple(pairs), shrink
         self.ids = [pair.id for pair in self.pairs]
 
-    def read(self, index: int, *, occlusions: bool) -> StereoSample:
+    def read(self, index: int, *, occlusions: bool = True) -> StereoSample:
         pair = self.pairs[index]
         left, right = read_image(pair.left), read_image(pair.right)
         disparity = read_disparity(pair.disparity, scale=pair.scale)

@@ -107,7 +107,7 @@ class PlanesSet(StereoSet):
         self.max_disparity, self.noise, self.seed = max_disparity, float(noise), seed
         self.ids = [f"{split}-{i:05d}" for i in range(length)]
 
-    def read(self, index: int, *, occlusions: bool) -> StereoSample:
+    def read(self, index: int, *, occlusions: bool = True) -> StereoSample:
         draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
         surfaces = self.surfaces(draws)
         y, x = np.meshgrid(*(np.arange(n, dtype=np.float64) for n in (self.height, self.width)), indexing="ij")
