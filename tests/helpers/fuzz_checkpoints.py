@@ -131,7 +131,7 @@ def rezip(entries: dict[str, bytes], compression: int) -> bytes:
 def make_trainer() -> Trainer[Any]:
     recipe = small_tasks.small("segmentation")
     task, hardware = task_of(recipe), Accelerator("cpu", devices=1, nodes=1, precision="32")
-    data = task.open(recipe, None, first=True, note=lambda text: None)
+    data = task.open(recipe, None, check=True, note=lambda text: None)
     torch.manual_seed(0)
     net = task.build(recipe, data)
     return Trainer(task, recipe, data, net, hardware, RunFolder(Path()), StopSignal(), lambda event: None)

@@ -228,7 +228,7 @@ def test_training_on_files(tmp_path):
     )
     for option, notes in ((), 1), (("data.options.shrink=2",), 0):
         recipe = small("data.name=sceneflow", "data.options=none", *option)
-        tasks["stereo"].open(recipe, tree, first=True, note=heard.append)
+        tasks["stereo"].open(recipe, tree, check=True, note=heard.append)
         assert len(heard) == notes and all(f"go up to {reach + 8} px" in line for line in heard)
         heard.clear()
     (tree / "frames_cleanpass" / "TEST/A/0000" / "right" / "0000.png").unlink()

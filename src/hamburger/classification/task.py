@@ -49,11 +49,11 @@ class ClassificationTask(Task[ClassificationRecipe]):
     # -- training ------------------------------------------------------------------------------------------------
 
     def open(
-        self, recipe: ClassificationRecipe, root: Path | None, *, first: bool, note: Callable[[str], object]
+        self, recipe: ClassificationRecipe, root: Path | None, *, check: bool, note: Callable[[str], object]
     ) -> ClassificationSplits:
         data = recipe.data
         sources = Splits.create(data, root, lambda *args, **options: open_source(*args, size=data.size, **options))
-        splits = ClassificationSplits(*(load_images(source, verify=first, note=note) for source in sources))
+        splits = ClassificationSplits(*(load_images(source, verify=check, note=note) for source in sources))
         check_same_classes(data, splits.train.classes, splits.val.classes)
         return splits
 

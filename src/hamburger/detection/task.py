@@ -57,11 +57,11 @@ class DetectionTask(Task[DetectionRecipe]):
     # -- training ------------------------------------------------------------------------------------------------
 
     def open(
-        self, recipe: DetectionRecipe, root: Path | None, *, first: bool, note: Callable[[str], object]
+        self, recipe: DetectionRecipe, root: Path | None, *, check: bool, note: Callable[[str], object]
     ) -> DetectionSplits:
         splits = DetectionSplits.create(recipe.data, root, create_detection_set)
         check_same_classes(recipe.data, splits.train.classes, splits.val.classes)
-        if first:
+        if check:
             check_each(splits, check_scenes)
             for each in splits:
                 dropped = getattr(each, "dropped", 0)

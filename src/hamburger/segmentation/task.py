@@ -66,10 +66,10 @@ class SegmentationTask(Task[SegmentationRecipe]):
     # -- training ------------------------------------------------------------------------------------------------
 
     def open(
-        self, recipe: SegmentationRecipe, root: Path | None, *, first: bool, note: Callable[[str], object]
+        self, recipe: SegmentationRecipe, root: Path | None, *, check: bool, note: Callable[[str], object]
     ) -> SegmentationSplits:
         splits = Splits.create(recipe.data, root, create_dataset)
-        if first:
+        if check:
             for findings in check_each(splits, check_dataset):
                 for line in findings.notes:
                     note(line)

@@ -63,10 +63,10 @@ class StereoTask(Task[StereoRecipe]):
     # -- training ------------------------------------------------------------------------------------------------
 
     def open(
-        self, recipe: StereoRecipe, root: Path | None, *, first: bool, note: Callable[[str], object]
+        self, recipe: StereoRecipe, root: Path | None, *, check: bool, note: Callable[[str], object]
     ) -> Splits[StereoSet]:
         splits = Splits.create(recipe.data, root, create_stereo_set)
-        if first:
+        if check:
             findings, _ = check_each(splits, check_stereo)
             largest, reach = findings.largest / splits.train.shrink, recipe.model.max_disparity
             if largest >= reach:

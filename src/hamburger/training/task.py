@@ -124,10 +124,10 @@ class Task(ABC, Generic[R]):
     # -- training ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def open(self, recipe: R, root: Path | None, *, first: bool, note: Callable[[str], object]) -> Any:
+    def open(self, recipe: R, root: Path | None, *, check: bool, note: Callable[[str], object]) -> Any:
         """The data: `train` and `val`, each with a length, and `digest()` of what decides which images a step sees.
 
-        Only the `first` process reads all of it; it raises a DataError that lists everything that is wrong.
+        `check` reads all of it, in one process of a new run, and raises a DataError that lists everything wrong.
         """
 
     @abstractmethod

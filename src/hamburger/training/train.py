@@ -50,7 +50,8 @@ def train(
             listen(Note(f"the run in {folder.path} is finished: nothing is left to do"))
             return Result(folder.path, values)
         root = None if data is None else Path(data)
-        opened = task.open(recipe, root, first=is_rank_zero(), note=lambda text: listen(Note(text)))
+        new = is_rank_zero() and not resume  # reading millions of files takes minutes: once per run
+        opened = task.open(recipe, root, check=new, note=lambda text: listen(Note(text)))
         hardware.launch(fixed_batch_size=task.fixed_batch_size)
         with hardware.rank_zero_first():  # pretrained weights are downloaded once for all processes
             torch.manual_seed(recipe.seed)
