@@ -44,7 +44,7 @@ PLACES = {  # in the paper
     **{"gradient": "Table 1, section 2.3", "angles": "section 2.3", "parts": "Table 2", "accuracy": "Tables 4 and 5"},
     **{"init": "Table 8", "dictionary": "not in the paper", "temperature": "Table 9", "latent": "Fig. 3"},
     **{"steps": "Figs. 4 and 7 to 9", "inside": "Figs. 5 and 6, section 2.3", "cost": "Table 3, section 2.3"},
-    "propositions": "Propositions 1 to 3",
+    **{"generation": "Table 6, section 3.5", "propositions": "Propositions 1 to 3"},
 }
 HEADER = ("claim", "verdict", "effect, 95 % interval", "detectable", "seeds")
 

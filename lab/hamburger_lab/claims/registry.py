@@ -7,6 +7,7 @@ from hamburger_lab.claims import (
     angles,
     cost,
     dictionaries,
+    generation,
     gradient,
     inside,
     iterations,
@@ -28,6 +29,7 @@ FAMILIES = {
     "steps": "Steps in training and evaluation",
     "inside": "Spectra, feature maps and gradients of trained networks",
     "cost": "Time and memory",
+    "generation": "Image generation",
     "propositions": "The propositions",
 }
 CLAIMS: tuple[Claim, ...] = tuple(
@@ -42,6 +44,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             *iterations.CLAIMS,
             *inside.CLAIMS,
             *cost.CLAIMS,
+            *generation.CLAIMS,
             *theory.CLAIMS,
         ),
         key=lambda claim: list(FAMILIES).index(claim.family),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from hamburger.report.study import summarise
-from hamburger_lab.paper import SIZE, TABLE3
+from hamburger_lab.paper import SIZE, TABLE3, TABLE6, printed_by_context
 from hamburger_lab.rows import Results, Row
 
 
@@ -117,6 +117,19 @@ def paper_table3_tables(results: Results) -> list[ResultTable]:
         title = f"Table 3, n = {SIZE:,}, float32: {rows[0]['hardware']}, in brackets: the paper, TITAN Xp"
         tables += [ResultTable(title, ["module", *fields.values()], lines)] if lines else []
     return tables
+
+
+def distance_tables(results: Results) -> list[ResultTable]:
+    """Table 6: the paper's FID, and distances of every file of ours by another network."""
+    files = {name: rows for name, rows in results.with_prefix("gan_").items() if rows[0].get("device") == "cuda"}
+    files = {name: rows for name, rows in files.items() if len({row["context"] for row in rows}) > 1}
+    printed, lines = printed_by_context(TABLE6), []
+    for context in dict.fromkeys(row["context"] for rows in files.values() for row in rows):
+        ours = [[row["frechet"] for row in rows if row["context"] == context] for rows in files.values()]
+        lines.append([context, printed.get(context, ""), *map(format_mean, ours)])
+    title = "Fréchet distances: the paper's on ImageNet by Inception (FID), ours by EfficientNet-Lite0, not comparable"
+    header = ["context", "the paper, Table 6", *(describe_runs(rows) for rows in files.values())]
+    return [ResultTable(title, header, lines)] if lines else []
 
 
 def _number(value: float | None) -> str:

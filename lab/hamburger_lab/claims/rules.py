@@ -362,6 +362,9 @@ RULES = (
     " counted and has no spread. Growth with n is the exponent between the two largest n that one commit has "
     "measured. Where the largest n takes less than three times the time of the smallest, calls are launch-bound and the"
     " trial is inconclusive.",
+    "Distances of GANs are compared as ratios over seeds, by another network than FID's. The times of a GAN's step are "
+    "held to the ratio that the paper prints: quartiles must lie on one side of it. What a context adds is the "
+    "difference to the step without one, with the quartiles of both steps.",
     "The one-step gradient has two readings that differ: the authors' code differentiates the last codes only "
     "(`one-step`), Eq. 13 the whole last step (`truncated:1`). Each claim about it is judged for both.",
     "A claim about section 2.3 is confirmed where it holds in every solve, and not confirmed where some case "
@@ -384,7 +387,7 @@ RULES = (
     "rows were seen; the rows of `gradient` for `accuracy-nmf`, with those rows known (it was inconclusive until "
     "then). `gradient-memory` says “a whole network” since those rows; it was measured so from the start. The 400 "
     "steps and crops of 257 pixels were set before the first of them, to fit five seeds into the available GPU time; "
-    "600 steps had been planned.",
+    "600 steps had been planned. The claims about image generation were added with all of their rows known.",
     "Grids share trainings: `whole`, `nmf-one-step`, `nmf-random`, `nmf-k6`, `nmf` and the default of `latent` "
     "(`d64-r8` in a head of 64 channels) are one training under six names. Verdicts that depend on it are not "
     "independent evidence.",

@@ -15,6 +15,7 @@ from hamburger_lab.claims.result_tables import (
     ResultTable,
     angle_tables,
     describe_runs,
+    distance_tables,
     gradient_tables,
     inside_tables,
     paper_table3_tables,
@@ -22,6 +23,7 @@ from hamburger_lab.claims.result_tables import (
 )
 from hamburger_lab.claims.rules import RULES, VERDICT_TABLE
 from hamburger_lab.markdown import markdown_table
+from hamburger_lab.paper import TABLE4, TABLE5, printed_by_context
 from hamburger_lab.rows import Results, Row, values_by_seed
 
 ClaimVerdicts = list[tuple[Claim, Verdict]]
@@ -45,8 +47,7 @@ PRINTED: dict[str, dict[str, tuple[float, float]]] = {
     },
     "temperature": {"cd-t1": (77.1, 77.0), "cd-t0.1": (78.2, 77.5), "cd-t0.01": (78.1, 77.5)},
 }
-# whole systems, ResNet-101, multiple scales: VOC test and PASCAL-Context
-SYSTEMS = {"nmf": "HamNet 85.9; 55.2", "da": "DANet 82.6; 52.6", "ema": "EMANet -; 53.1"}
+SYSTEMS = printed_by_context(TABLE4, TABLE5)  # whole systems, ResNet-101, multiple scales
 TITLES = {
     **{"gradient": "Table 1", "parts": "Table 2", "init": "Table 8", "temperature": "Table 9"},
     "accuracy": "Tables 4 and 5: VOC test; PASCAL-Context",
@@ -283,6 +284,7 @@ def result_tables(results: Results, family: str) -> list[ResultTable]:
             one for name, rows in files for one in paper_comparison(Results({name: rows}), family, describe_runs(rows))
         ]
     builders = {
+        "generation": distance_tables,
         "inside": inside_tables,
         "angles": angle_tables,
         "steps": steps_tables,

@@ -14,15 +14,8 @@ from hamburger_lab.pages.comparison import (
     rows_by_context,
     scores_by_context,
 )
+from hamburger_lab.paper import STEPS_PER_SECOND, added_seconds
 from hamburger_lab.rows import Row
-
-BASE = "none"
-PAPER = {"none": 1.65, "ylg": 1.31, "hamgan": 1.54}  # section 3.5: steps per second
-
-
-def paper_added(context: str) -> float:
-    """Return the seconds that a context adds to a step, by the paper's numbers."""
-    return 1 / PAPER[context] - 1 / PAPER[BASE]
 
 
 def gan_distance_table(rows: Sequence[Row]) -> str:
@@ -79,7 +72,8 @@ def gan_speed_table(rows: Sequence[Row]) -> str:
         f"rounds, commit {first['commit']} (`ham bench gan`). The first `/ ylg` is the median over rounds "
         f"of the ratio in each round; the others are ratios of medians. "
         f"The paper's HamGAN, on TPUs: a step "
-        f"{PAPER['ylg'] / PAPER['hamgan']:.2f} of YLG's, what it adds {paper_added('hamgan') / paper_added('ylg'):.2f}."
+        f"{STEPS_PER_SECOND['ylg'] / STEPS_PER_SECOND['hamgan']:.2f} of YLG's, what it adds "
+        f"{added_seconds('hamgan') / added_seconds('ylg'):.2f}."
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
 
