@@ -130,7 +130,7 @@ def rezip(entries: dict[str, bytes], compression: int) -> bytes:
 @cache
 def make_trainer() -> Trainer[Any]:
     recipe = small_tasks.small("segmentation")
-    task, hardware = task_of(recipe), Accelerator("cpu", devices=1, nodes=1, precision="32")
+    task, hardware = task_of(recipe), Accelerator("cpu")
     data = task.open(recipe, None, check=True, note=lambda text: None)
     torch.manual_seed(0)
     net = task.build(recipe, data)

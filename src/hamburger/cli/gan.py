@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json as json_format
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from hamburger.cli.output import DataFolder, Device, Devices, Nodes, Resume, RunFolder, Seed, Settings
+from hamburger.cli.output import DataFolder, Device, Devices, Resume, RunFolder, Seed, Settings
 
 app = typer.Typer(help="Generate images with HamGAN, SNGAN, SAGAN and YLG.", no_args_is_help=True)
 
@@ -30,7 +31,6 @@ def train(
     seed: Seed = None,
     settings: Settings = None,
     devices: Devices = 1,
-    nodes: Nodes = 1,
     accelerator: Device = "auto",
     resume: Resume = False,
 ) -> None:
@@ -42,18 +42,8 @@ def train(
 
     resolved = apply(find_gan_recipe(recipe), settings or ())
     resolved = resolved if seed is None else replace(resolved, seed=seed)
-    result = run_with_display(
-        lambda listen: train_gan(
-            resolved,
-            run,
-            data=data,
-            devices=devices,
-            nodes=nodes,
-            accelerator=accelerator,
-            resume=resume,
-            on_event=listen,
-        )
-    )
+    training = partial(train_gan, resolved, run, data=data, devices=devices, accelerator=accelerator, resume=resume)
+    result = run_with_display(training)
     if result is not None:
         values = result.values
         speed = "" if values["images_per_s"] is None else f"{values['images_per_s']:.1f} images/s; "

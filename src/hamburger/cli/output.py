@@ -26,8 +26,9 @@ Seed = Annotated[int | None, typer.Option(help="replaces the recipe's seed")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="override a field, such as steps=500; may be repeated")
 ]
-Devices = Annotated[int, typer.Option(help="processes on this machine, one per GPU")]
-Nodes = Annotated[int, typer.Option(help="number of machines; start the command on each, or use torchrun")]
+Devices = Annotated[
+    int, typer.Option(help="processes on this machine, one per GPU; torchrun starts those of several machines")
+]
 Resume = Annotated[bool, typer.Option("--resume", help="resume from the last checkpoint in the run folder")]
 
 

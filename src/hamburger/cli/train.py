@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hamburger.cli.output import DataFolder, Device, Devices, Nodes, Resume, RunFolder, Seed, Settings
+from hamburger.cli.output import DataFolder, Device, Devices, Resume, RunFolder, Seed, Settings
 from hamburger.training.metrics_log import Event, Note, RunStarted, SamplesDrawn, ScoresEvaluated, StepLogged
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hamburger.training.metrics_log import Listener
     from hamburger.training.run_folder import Result
 
 
@@ -26,7 +26,6 @@ def train(
     seed: Seed = None,
     settings: Settings = None,
     devices: Devices = 1,
-    nodes: Nodes = 1,
     accelerator: Device = "auto",
     resume: Resume = False,
     light: Annotated[bool, typer.Option("--light", help="delete the checkpoint when the run finishes")] = False,
@@ -38,19 +37,11 @@ def train(
 
     resolved = apply(find_training(recipe), settings or ())
     resolved = resolved if seed is None else replace(resolved, seed=seed)
-    result = run_with_display(
-        lambda listen: run_training(
-            resolved,
-            run,
-            data=data,
-            devices=devices,
-            nodes=nodes,
-            accelerator=accelerator,  # type: ignore[arg-type]  # train checks it
-            resume=resume,
-            light=light,
-            on_event=listen,
-        )
+    chosen: Any = accelerator  # train checks it
+    training = partial(
+        run_training, resolved, run, data=data, devices=devices, accelerator=chosen, resume=resume, light=light
     )
+    result = run_with_display(training)
     if result is not None:
         values, score = result.values, task_of(resolved).score
         speed = "" if values["images_per_s"] is None else f"{values['images_per_s']:.1f} images/s, "
@@ -61,7 +52,7 @@ def train(
         )
 
 
-def run_with_display(training: Callable[[Listener], Result]) -> Result | None:
+def run_with_display(training: Callable[..., Result]) -> Result | None:
     """Run `training` with its progress on the terminal; return its result on rank 0, None elsewhere."""
     from rich.console import Console
 
@@ -71,7 +62,7 @@ def run_with_display(training: Callable[[Listener], Result]) -> Result | None:
 
     try:
         with TrainingDisplay(Console(stderr=True)) as show:
-            result = training(show)
+            result = training(on_event=show)
     except HamburgerError as mistake:
         if is_rank_zero():
             raise

@@ -26,13 +26,12 @@ def train_gan(
     *,
     data: Path | str | None = None,
     devices: int = 1,
-    nodes: int = 1,
     accelerator: str = "auto",
     resume: bool = False,
     on_event: Listener = lambda event: None,
 ) -> Result:
     """Train `recipe` into the folder `run`, or resume it; arguments as in `hamburger.training.train.train`."""
-    hardware = Accelerator(accelerator, devices=devices, nodes=nodes, precision=recipe.precision)
+    hardware = Accelerator(accelerator, devices=devices, precision=recipe.precision)
     check_gan_recipe(recipe, processes=hardware.processes)
     if recipe.graph and not hardware.on_gpu:
         raise OptionError(f"recipe '{recipe.name}': graph needs a CUDA device, got a CPU; --set graph=false")

@@ -120,7 +120,6 @@ def train(
     overrides: Mapping[str, Any] | None = None,
     data: Path | str | None = None,
     devices: int = 1,
-    nodes: int = 1,
     accelerator: Literal["auto", "cpu", "cuda"] = "auto",
     resume: bool = False,
     light: bool = False,
@@ -134,7 +133,7 @@ def train(
     - `recipe`: a name of `ham list recipes`, the path of a `recipe.json`, or a recipe
     - `overrides`: new values of fields by their dotted names, as `ham train --set` takes them
     - `data`: the data folder; embedded data sets need none
-    - `devices`, `nodes`, `accelerator`: processes on this machine, machines, and "auto", "cpu" or "cuda"
+    - `devices`, `accelerator`: processes on this machine, and "auto", "cpu" or "cuda"
     - `resume`: continue from the last checkpoint in `run`; of a finished run only the result is read
     - `light`: delete the checkpoint when the run finishes
     - `on_event`: called with every event of `hamburger.training.metrics_log`, for a display
@@ -151,7 +150,6 @@ def train(
         run,
         data=data,
         devices=devices,
-        nodes=nodes,
         accelerator=accelerator,
         resume=resume,
         light=light,

@@ -28,19 +28,26 @@ from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.tensors import map_tensors, pick_device
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}  # by the recipe's precision
+RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}  # environment of a started process
 
 
 class Accelerator:
-    """One of `devices * nodes` processes. Building it checks the options; `launch` starts the others."""
+    """One of the processes of a run. Building it checks the options; `launch` starts the others."""
 
-    def __init__(self, accelerator: str = "auto", *, devices: int = 1, nodes: int = 1, precision: str = "32") -> None:
+    def __init__(self, accelerator: str = "auto", *, devices: int = 1, precision: str = "32") -> None:
         check_choice("train", "accelerator", accelerator, ("auto", "cpu", "cuda"))
         check_count("train", "devices", devices, least=1)
-        check_count("train", "nodes", nodes, least=1)
         if accelerator == "auto":
             accelerator = pick_device().type
-        if {"LOCAL_WORLD_SIZE", "WORLD_SIZE", "RANK", "TORCHELASTIC_RUN_ID"} <= set(os.environ):
-            devices, nodes = _torchrun_sizes(devices, nodes)
+        self.launched = os.environ.keys() >= RANK_VARIABLES
+        if self.launched:
+            started = int(os.environ["LOCAL_WORLD_SIZE"])
+            if devices not in (1, started):
+                raise OptionError(
+                    f"train: torchrun started {started} processes on this machine, got --devices {devices}; leave it "
+                    f"out under torchrun"
+                )
+            devices = started
         if accelerator == "cuda" and devices > torch.cuda.device_count():
             raise OptionError(
                 f"train: --devices {devices} is more than this machine has ({torch.cuda.device_count()} CUDA devices); "
@@ -48,9 +55,9 @@ class Accelerator:
             )
         if precision == "fp16" and accelerator == "cpu":
             raise OptionError("train: precision fp16 needs a GPU; on a CPU --set precision=bf16 or 32")
-        self.devices, self.nodes = devices, nodes
-        self.processes = devices * nodes
-        self.local_rank = int(os.environ.get("LOCAL_RANK", "0")) if self.processes > 1 else 0
+        self.devices = devices  # processes on this machine
+        self.processes = int(os.environ["WORLD_SIZE"]) if self.launched else devices
+        self.local_rank = int(os.environ["LOCAL_RANK"]) if self.launched else 0
         self.device = torch.device("cuda", self.local_rank) if accelerator == "cuda" else torch.device("cpu")
         self.dtype = AUTOCAST.get(precision)  # of autocast; None: no autocast
         self.scaler = torch.amp.GradScaler(accelerator, enabled=precision == "fp16")  # of the loss
@@ -63,33 +70,29 @@ class Accelerator:
     # -- processes -----------------------------------------------------------------------------------------------
 
     def launch(self, *, fixed_batch_size: bool = True) -> None:
-        """Join the process group; first start the other processes of this machine, unless `torchrun` has."""
+        """Join the process group; first start the other processes, unless `torchrun` has."""
         if self.on_gpu:
             torch.cuda.set_device(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
             torch.backends.cudnn.benchmark = fixed_batch_size  # choosing algorithms by trial pays if sizes repeat
         if self.processes == 1:
             return
-        address, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT") or str(_free_port())
-        if "LOCAL_RANK" not in os.environ:
-            self._start_processes({"MASTER_ADDR": address, "MASTER_PORT": port})
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // self.devices))
-        rank = int(os.environ.get("NODE_RANK", "0")) * self.devices + self.local_rank
-        dist.init_process_group(
-            "nccl" if self.on_gpu else "gloo",
-            init_method="env://" if "RANK" in os.environ else f"tcp://{address}:{port}",
-            rank=int(os.environ.get("RANK", rank)),
-            world_size=self.processes,
-            device_id=self.device if self.on_gpu else None,
-        )
+        group: dict[str, Any] = {} if self.launched else self._start_processes()
+        backend, device = ("nccl", self.device) if self.on_gpu else ("gloo", None)
+        dist.init_process_group(backend, device_id=device, **group)
 
-    def _start_processes(self, meeting_point: dict[str, str]) -> None:
-        """Start the calling script again for every further local rank."""
-        for local_rank in range(1, self.devices):
-            environment = {**os.environ, **meeting_point, "LOCAL_RANK": str(local_rank)}
+    def _start_processes(self) -> dict[str, Any]:
+        """Start the calling script again for every further rank, as `torchrun` would; return where they meet."""
+        port = _free_port()
+        for rank in range(1, self.devices):
+            numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.devices, "LOCAL_WORLD_SIZE": self.devices}
+            variables = {name: str(number) for name, number in (*numbers.items(), ("MASTER_PORT", port))}
+            environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", **variables}
             self.started.append(subprocess.Popen(_own_command(), env=environment))
         threading.Thread(target=self._watch, daemon=True).start()
+        return {"init_method": f"tcp://127.0.0.1:{port}", "rank": 0, "world_size": self.devices}
 
     def _watch(self) -> None:
         """Where one of the processes fails, stop the others and this one, which would wait for it."""
@@ -185,23 +188,9 @@ def to_float32(output: Tensor) -> Tensor:
     return output.float() if output.is_floating_point() else output
 
 
-def _torchrun_sizes(devices: int, nodes: int) -> tuple[int, int]:
-    """Processes on each machine, and machines, as torchrun has started them."""
-    local = int(os.environ["LOCAL_WORLD_SIZE"])
-    started = (local, int(os.environ["WORLD_SIZE"]) // local)
-    if (devices, nodes) not in ((1, 1), started):
-        raise OptionError(
-            f"train: torchrun started {started[0]} processes on {started[1]} nodes, got --devices {devices} "
-            f"--nodes {nodes}; leave both out under torchrun"
-        )
-    return started
-
-
 def is_rank_zero() -> bool:
     """Whether this process is the one that writes files; also known before the others are started."""
-    if "RANK" in os.environ:
-        return os.environ["RANK"] == "0"
-    return os.environ.get("LOCAL_RANK", "0") == "0" and os.environ.get("NODE_RANK", "0") == "0"
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _free_port() -> int:

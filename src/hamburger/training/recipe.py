@@ -113,7 +113,7 @@ def check_training(recipe: Training, *, processes: int = 1) -> None:
     """Raise OptionError on the first shared field whose value cannot work."""
     call = f"recipe '{recipe.name}'"
     _build(type(recipe), dataclasses.asdict(recipe), call)  # a recipe made in Python may hold anything
-    check_count("train", "the number of processes (devices times nodes)", processes, least=1)
+    check_count("train", "the number of processes", processes, least=1)
     for name in ("batch", "accumulate", "steps", "checkpoint_every", "log_every"):
         check_count(call, name, getattr(recipe, name), least=1)
     for name in ("sync_bn", "channels_last", "compile", "tensorboard"):

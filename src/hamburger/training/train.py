@@ -30,7 +30,6 @@ def train(
     *,
     data: Path | str | None = None,
     devices: int = 1,
-    nodes: int = 1,
     accelerator: str = "auto",
     resume: bool = False,
     light: bool = False,
@@ -42,7 +41,7 @@ def train(
     script again for each further process, unless `torchrun` has started them all. Ctrl-C and SIGTERM save a checkpoint
     and raise `Interrupted`. With `light`, the checkpoint is deleted when the run finishes.
     """
-    hardware = Accelerator(accelerator, devices=devices, nodes=nodes, precision=recipe.precision)
+    hardware = Accelerator(accelerator, devices=devices, precision=recipe.precision)
     task.check(recipe, processes=hardware.processes)
     listen: Listener = on_event if is_rank_zero() else lambda event: None
     with open_folder(recipe, run, hardware, resume=resume) as folder:
