@@ -11,6 +11,7 @@ import hamburger as hb
 
 pytest.importorskip("triton")
 from hamburger.kernels import block, block_training, cd, common, cosine, launcher, nmf, nmf_hopper, tiling, vq
+from hamburger.kernels import decompose as kernels
 from hamburger.kernels.tiling import ResidentGrid, StreamingGrid
 from hamburger.layers import burger, fused_block
 
@@ -51,7 +52,7 @@ def cached(monkeypatch):
             for attribute, value in list(vars(module).items()):
                 if value is launch:
                     monkeypatch.setattr(module, attribute, pretended)
-    for module in (block, block_training, launcher):
+    for module in (block, block_training, kernels, launcher):
         monkeypatch.setattr(module, "launch_cached", watched)
     monkeypatch.setattr(block_training, "launch_cached_saving", keeping)
     monkeypatch.setattr(burger, "resolve_backend", lambda *_: "auto")
@@ -76,10 +77,10 @@ def test_cached_call_only_launches(ham, form, b, init, cached, monkeypatch):
         layer.train()(z).sum().backward()
         with torch.no_grad():
             layer.eval()(z)
-    HAMS[ham].decompose(z.detach().flatten(2), torch.rand(b, 100, 20), steps=2)
+    kernels.decompose(layer.ham.ham.fused_spec(), z.detach().flatten(2), torch.rand(b, 100, 20), 2)
     solved_by_torch = ham == "cd" and form != "one pass"  # the ridge of its read-out
     assert cached.pop("train backward")
-    assert set(cached) == {"train", "evaluate", ham}
+    assert set(cached) == {"train", "evaluate", "decompose"}
     assert all(made != solved_by_torch for made in cached.values())
 
 
@@ -101,9 +102,9 @@ def test_refused_cooperative_launch_falls_back(ham, cached, monkeypatch):
         raise RuntimeError("Triton Error [CUDA]: too many blocks in cooperative launch")
 
     monkeypatch.setattr(*COOPERATIVE[ham], refused)
-    x, bases = torch.randn(1, 100, 64).bfloat16(), torch.rand(1, 100, 20)
+    x, bases, spec = torch.randn(1, 100, 64).bfloat16(), torch.rand(1, 100, 20), hb.hams.create(ham).fused_spec()
     for _ in range(2):
-        assert module.decompose(x, bases, steps=2)[2].shape == x.shape
+        assert kernels.decompose(spec, x, bases, 2)[2].shape == x.shape
     assert tried == [ham]
 
     def broken(*args, **options):
@@ -112,4 +113,4 @@ def test_refused_cooperative_launch_falls_back(ham, cached, monkeypatch):
     monkeypatch.setattr(*COOPERATIVE[ham], broken)
     monkeypatch.setattr(tiling, "_devices_without_cooperative", set())
     with pytest.raises(RuntimeError, match="out of memory"):
-        module.decompose(x, bases, steps=2)
+        kernels.decompose(spec, x, bases, 2)

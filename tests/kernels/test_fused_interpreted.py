@@ -204,14 +204,10 @@ def test_fused_ham_compiles(name):
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own check asks for it
 @pytest.mark.parametrize("name", NAMES)
 def test_custom_operators_pass_opcheck(name):
-    from hamburger.kernels import cd, nmf, vq
+    from hamburger.kernels.decompose import solve_op
 
-    _, x, bases = problem(name, (1, 24, 20, 5, 1))
-    if name == "nmf":
-        torch.library.opcheck(nmf.nmf_op, (x, bases, 1, 1e-6, False))
-        torch.library.opcheck(nmf.nmf_op, (x.requires_grad_(), bases, 0, 1e-6, True))
-    elif name == "vq":
-        torch.library.opcheck(vq.vq_op, (x.requires_grad_(), bases, 1, 0.1, False))
-    else:
-        torch.library.opcheck(cd.cd_op, (x, bases, 1, 0.1, 0.1, False))
-        torch.library.opcheck(cd.cd_op, (x.requires_grad_(), bases, 0, 0.1, 0.1, True))
+    ham, x, bases = problem(name, (1, 24, 20, 5, 1))
+    spec = ham.fused_spec()
+    torch.library.opcheck(solve_op, (x, bases, spec.kernel, spec.options, 1, False))
+    for steps in (0, 1):
+        torch.library.opcheck(solve_op, (x.requires_grad_(), bases, spec.kernel, spec.options, steps, True))

@@ -192,7 +192,9 @@ def run(
                     initial = ham.draw(x.shape[0], x.shape[1], like=widen(x[:0]), generator=generator)
                 else:
                     initial = bases.float().expand(x.shape[0], -1, -1)
-            return Decomposition(*dispatch.solve(spec, x, initial, steps))
+            from hamburger.kernels import decompose as kernels  # imports Triton
+
+            return Decomposition(*kernels.decompose(spec, x, initial, steps))
         # Half precision has neither the range nor the digits for sums over thousands of positions.
         data = widen(x)
 

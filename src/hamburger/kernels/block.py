@@ -12,19 +12,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.kernels import block_launches, cd, common, nmf, vq
+from hamburger.kernels import block_launches, common, vq
 from hamburger.kernels.block_launches import NormCorrection
+from hamburger.kernels.decompose import solve_factors
 from hamburger.kernels.dispatch import BlockPlan, BreadWeights, NormParameters
 from hamburger.kernels.launcher import Outputs, device_of, launch_cached
 from hamburger.tensors import full_precision
 
 
 class SolvedFactors(NamedTuple):
-    """The result of a solve: D (b d r, float32), C (b n r), and what the gradient of the read-out needs.
-
-    `slope` is Q = C / (D^T D C + eps) for NMF (b n r) and the ridge projector for CD (transposed: b d r), empty for VQ
-    and if no gradient is needed.
-    """
+    """The result of a solve: D (b d r, float32), C (b n r), and the slope of `solve_factors`, empty without one."""
 
     bases: Tensor
     codes: Tensor
@@ -44,19 +41,9 @@ def solve_ham(
     counters: b, `common.COUNTERS_PER_IMAGE`, zero: for programs that wait for each other.
     """
     dtype = common.saved_dtype(z.dtype)
-    if kernel == "nmf":
-        bases, codes, _, slope = nmf.solve_factors(
-            z, initial, steps, options[0], keep=keep, product=False, dtype=dtype, counters=counters
-        )
-    elif kernel == "vq":
-        bases, codes, _ = vq.solve_factors(z, initial, steps, options[0], product=False, dtype=dtype, counters=counters)
-        slope = None
-    else:
-        assert kernel == "cd", kernel
-        temperature, beta = options
-        bases, codes, _, slope = cd.solve_factors(
-            z, initial, steps, temperature, beta, keep=keep, product=False, dtype=dtype, counters=counters
-        )
+    bases, codes, _, slope = solve_factors(
+        kernel, options, z, initial, steps, keep=keep, product=False, dtype=dtype, counters=counters
+    )
     return SolvedFactors(bases, codes, _empty(z) if slope is None else slope)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
@@ -11,7 +9,7 @@ from torch import Tensor
 
 from hamburger.kernels import common, cosine
 from hamburger.kernels.common import expand, load_codes, own_columns, project, store_codes
-from hamburger.kernels.launcher import decompose_eagerly, device_of, launch
+from hamburger.kernels.launcher import device_of, launch
 from hamburger.kernels.tiling import cdiv, streaming_grid, tile_sizes, try_cooperative
 from hamburger.linalg import normalize_columns, ridge_projector
 from hamburger.tensors import full_precision
@@ -40,28 +38,6 @@ def readout_kernel(
 
 
 # -- solve and gradient ------------------------------------------------------------------------------------------------
-
-
-def decompose(
-    x: Tensor, bases: Tensor, *, steps: int, temperature: float = 0.01, beta: float = 0.1
-) -> tuple[Tensor, Tensor, Tensor]:
-    """K steps, the ridge read-out, and D C.
-
-    x: b d n (float32, bfloat16 or float16)    bases: b d r    ->    bases: b d r, codes: b r n, D C: b d n
-
-    The gradient is that of the read-out (one-step).
-    """
-    keep = torch.is_grad_enabled() and x.requires_grad
-    bases = bases.detach().float().contiguous()
-    if keep or torch.compiler.is_compiling():
-        new_bases, codes, y, _ = cd_op(x, bases, steps, temperature, beta, keep)
-    else:
-        solve = functools.partial(
-            solve_factors, steps=steps, temperature=temperature, beta=beta, keep=False, product=True
-        )
-        facts = "cd", steps, temperature, beta, common.tf32_enabled()
-        new_bases, codes, y = decompose_eagerly(solve, x, bases, *facts)
-    return new_bases, codes.mT, y
 
 
 def solve_factors(
@@ -97,39 +73,11 @@ def solve_factors(
     return new_bases, codes, y, projector if keep else None
 
 
-@torch.library.custom_op("hamburger::cd_fused", mutates_args=())
-def cd_op(
-    x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """->   bases: b d r,  codes: b n r,  D C: b d n,  the projector: b d r if `keep`, else empty"""
-    final_bases, codes, y, projector = solve_factors(x, bases, steps, temperature, beta, keep=keep, product=True)
-    assert y is not None
-    return final_bases, codes, y, final_bases.new_empty(0) if projector is None else projector
-
-
-@cd_op.register_fake
-def _(
-    x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    codes = x.new_empty(x.shape[0], x.shape[2], bases.shape[2], dtype=torch.float32)
-    projector = torch.empty_like(bases) if keep else bases.new_empty(0)
-    return torch.empty_like(bases), codes, torch.empty_like(x), projector
-
-
-@torch.library.custom_op("hamburger::cd_fused_backward", mutates_args=())
-def cd_backward_op(dy: Tensor, dc: Tensor | None, bases: Tensor, projector: Tensor) -> Tensor:
+def input_cotangent(dy: Tensor, dc: Tensor | None, bases: Tensor, projector: Tensor) -> Tensor:
     """The cotangent of x from those of D C and of the codes.   dy: b d n   dc: b n r   ->   b d n"""
     dx = torch.empty_like(dy)
-    _launch_readout(dy, bases, projector, None if dc is None else dc.contiguous(), None, dx)
+    _launch_readout(dy, bases, projector, dc, None, dx)
     return dx
-
-
-@cd_backward_op.register_fake
-def _(dy: Tensor, dc: Tensor | None, bases: Tensor, projector: Tensor) -> Tensor:
-    return torch.empty_like(dy)
-
-
-common.register_readout_gradient(cd_op, cd_backward_op)
 
 
 def _launch_readout(

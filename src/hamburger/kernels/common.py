@@ -322,34 +322,6 @@ class _FirstDerivative(torch.autograd.Function):
     backward = staticmethod(refuse_second_derivative)
 
 
-def register_readout_gradient(op: Any, backward_op: Any) -> None:
-    """Give an operator (x, bases, ...) -> (bases, codes, D C, slope) the gradient of its read-out.
-
-    `backward_op(dy, dc, bases, slope)` returns the cotangent of x; `slope` is what it needs next to the bases. Neither
-    of the two is differentiated, and the backward operator itself not at all.
-    """
-
-    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        bases, _, _, slope = output
-        ctx.like = inputs[0].dtype, inputs[0].shape, len(inputs)
-        ctx.save_for_backward(bases, slope)
-        ctx.mark_non_differentiable(bases, slope)
-        ctx.set_materialize_grads(False)
-
-    def backward(ctx: Any, _: None, dc: Tensor | None, dy: Tensor | None, __: None) -> tuple[Tensor | None, ...]:
-        bases, slope = ctx.saved_tensors
-        assert slope.numel(), "solved with keep=False"
-        dtype, shape, count = ctx.like
-        if dy is None and dc is None:
-            return (None,) * count
-        if dy is None:
-            dy = bases.new_zeros(shape, dtype=dtype)
-        return backward_op(dy, dc, bases, slope), *(None,) * (count - 1)
-
-    backward_op.register_autograd(refuse_second_derivative)
-    op.register_autograd(backward, setup_context=save)
-
-
 # -- launches ----------------------------------------------------------------------------------------------------------
 
 

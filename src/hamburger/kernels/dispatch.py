@@ -177,28 +177,3 @@ def why_too_small(shared: int, rank: int) -> str | None:
     if shared >= needed:
         return None
     return f"a rank of {rank} needs {needed:,} bytes of shared memory per program, and this GPU has {shared:,}"
-
-
-# -- the solve ---------------------------------------------------------------------------------------------------------
-
-
-def solve(spec: FusedSpec, x: Tensor, initial: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Solve x by fused kernels; the first call imports Triton.
-
-    x: b d n   initial: b d r   ->   bases: b d r,  codes: b r n,  D C: b d n
-    """
-    if spec.kernel == "nmf":
-        from hamburger.kernels import nmf
-
-        return nmf.decompose(x, initial, steps=steps, eps=spec.options[0])
-    if spec.kernel == "vq":
-        from hamburger.kernels import vq
-
-        temperature, constant_norms = spec.options
-        return vq.decompose(x, initial, steps=steps, temperature=temperature, constant_norms=bool(constant_norms))
-    if spec.kernel == "cd":
-        from hamburger.kernels import cd
-
-        temperature, beta = spec.options
-        return cd.decompose(x, initial, steps=steps, temperature=temperature, beta=beta)
-    raise OptionError(f"decompose: no kernel '{spec.kernel}'; expected one of {', '.join(KERNELS)}")

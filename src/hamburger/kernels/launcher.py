@@ -230,24 +230,6 @@ def launch_cached(solve: Callable[..., Outputs], inputs: Sequence[Tensor | None]
     return launch_cached_saving(lambda *inputs: (solve(*inputs), ()), inputs, *facts)[0]
 
 
-def decompose_eagerly(
-    solve: Callable[[Tensor, Tensor], Sequence[Tensor | None]], x: Tensor, bases: Tensor, *facts: Hashable
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Bases, codes and D C of `solve(x, bases)`, without a graph, by cached launches.
-
-    An operator of torch.library would take more CPU time than all launches.
-    """
-
-    def outputs(x: Tensor, bases: Tensor) -> Outputs:
-        new_bases, codes, y, *_ = solve(x, bases)
-        assert new_bases is not None and codes is not None and y is not None
-        return new_bases, codes, y
-
-    with device_of(x):
-        new_bases, codes, y = launch_cached(outputs, (x, bases), *facts)
-    return new_bases, codes, y
-
-
 def launch_cached_saving(
     solve: Callable[..., tuple[Outputs, Outputs]], inputs: Sequence[Tensor | None], *facts: Hashable
 ) -> tuple[Outputs, PackedTensors]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from hamburger.kernels import common, nmf_hopper
 from hamburger.kernels.common import add_parts, expand, load_codes, own_columns, product, project, softmax, store_codes
-from hamburger.kernels.launcher import decompose_eagerly, device_of, launch
+from hamburger.kernels.launcher import device_of, launch
 from hamburger.kernels.nmf_hopper import NMFFactors
 from hamburger.kernels.tiling import (
     TileSizes,
@@ -141,23 +140,6 @@ def bases_kernel(
 # -- solve and gradient ------------------------------------------------------------------------------------------------
 
 
-def decompose(x: Tensor, bases: Tensor, *, steps: int, eps: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
-    """K steps from softmax codes, the read-out, and D C.
-
-    x: b d n (float32, bfloat16 or float16)    bases: b d r    ->    bases: b d r, codes: b r n, D C: b d n
-
-    The gradient is that of the read-out (one-step).
-    """
-    keep = torch.is_grad_enabled() and x.requires_grad
-    bases = bases.detach().float().contiguous()
-    if keep or torch.compiler.is_compiling():
-        new_bases, codes, y, _ = nmf_op(x, bases, steps, eps, keep)
-    else:
-        solve = functools.partial(solve_factors, steps=steps, eps=eps, keep=False, product=True)
-        new_bases, codes, y = decompose_eagerly(solve, x, bases, "nmf", steps, eps, common.tf32_enabled())
-    return new_bases, codes.mT, y
-
-
 def solve_factors(
     x: Tensor, bases: Tensor, steps: int, eps: float,
     *, keep: bool, product: bool, dtype: torch.dtype = torch.float32, counters: Tensor | None = None,
@@ -216,44 +198,17 @@ def _solve_tiled(
     return NMFFactors(bases if steps else bases.clone(), last, y, ratio)
 
 
-@torch.library.custom_op("hamburger::nmf_fused", mutates_args=())
-def nmf_op(x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """->   bases: b d r,  codes: b n r,  D C: b d n,  Q: b n r if `keep`, else empty"""
-    final_bases, codes, y, ratio = solve_factors(x, bases, steps, eps, keep=keep, product=True)
-    assert y is not None
-    return final_bases, codes, y, x.new_empty(0, dtype=common.saved_dtype(x.dtype)) if ratio is None else ratio
-
-
-@nmf_op.register_fake
-def _(x: Tensor, bases: Tensor, steps: int, eps: float, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    b, _, n = x.shape
-    codes = x.new_empty(b, n, bases.shape[2], dtype=torch.float32)
-    dtype = common.saved_dtype(x.dtype)
-    ratio = torch.empty_like(codes, dtype=dtype) if keep else x.new_empty(0, dtype=dtype)
-    return torch.empty_like(bases), codes, torch.empty_like(x), ratio
-
-
-@torch.library.custom_op("hamburger::nmf_fused_backward", mutates_args=())
-def nmf_backward_op(dy: Tensor, dc: Tensor | None, bases: Tensor, ratio: Tensor) -> Tensor:
-    """The cotangent of x from those of D C and of the codes.   dy: b d n   dc, ratio: b n r   ->   b d n"""
+def input_cotangent(dy: Tensor, dc: Tensor | None, bases: Tensor, ratio: Tensor) -> Tensor:
+    """The cotangent of x from those of D C and of the codes.   dy: b d n   dc, ratio (Q): b n r   ->   b d n"""
     (b, d, n), r = dy.shape, bases.shape[2]
     t = tile_sizes(d, n, r, dy.dtype)
-    with device_of(dy):
-        dx = torch.empty_like(dy)
-        launch(
-            pull_back_kernel, (b * cdiv(n, t.BN),),
-            dy, bases, ratio, ratio if dc is None else dc.contiguous(), dx, d, n, r, *dy.stride(), *dx.stride(),
-            MORE=dc is not None, KIND=common.product_kind(dy.dtype), **_column_tiles(t),
-        )  # fmt: skip
+    dx = torch.empty_like(dy)
+    launch(
+        pull_back_kernel, (b * cdiv(n, t.BN),),
+        dy, bases, ratio, ratio if dc is None else dc, dx, d, n, r, *dy.stride(), *dx.stride(),
+        MORE=dc is not None, KIND=common.product_kind(dy.dtype), **_column_tiles(t),
+    )  # fmt: skip
     return dx
-
-
-@nmf_backward_op.register_fake
-def _(dy: Tensor, dc: Tensor | None, bases: Tensor, ratio: Tensor) -> Tensor:
-    return torch.empty_like(dy)
-
-
-common.register_readout_gradient(nmf_op, nmf_backward_op)
 
 
 def _column_tiles(t: TileSizes) -> dict[str, int]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -13,7 +10,7 @@ from torch import Tensor
 from hamburger.kernels import common, cosine
 from hamburger.kernels.common import load_codes, own_columns, product, project, softmax
 from hamburger.kernels.cosine import inverse_norms, products_and_squares, unit_scales
-from hamburger.kernels.launcher import decompose_eagerly, device_of, launch
+from hamburger.kernels.launcher import device_of, launch
 from hamburger.kernels.tiling import StreamingGrid, cdiv, streaming_grid, tile_sizes, try_cooperative
 from hamburger.linalg import EPS
 
@@ -70,24 +67,6 @@ def pull_back_kernel(
 # -- solve and gradient ------------------------------------------------------------------------------------------------
 
 
-def decompose(
-    x: Tensor, bases: Tensor, *, steps: int, temperature: float = 0.01, constant_norms: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """K steps, the read-out, and D C.
-
-    x: b d n (float32, bfloat16 or float16)    bases: b d r    ->    bases: b d r, codes: b r n, D C: b d n
-
-    The gradient is that of the read-out (one-step); `constant_norms` leaves |x| out of it.
-    """
-    bases = bases.detach().float().contiguous()
-    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and x.requires_grad):
-        new_bases, codes, y = vq_op(x, bases, steps, temperature, constant_norms)
-    else:
-        solve = functools.partial(solve_factors, steps=steps, temperature=temperature, product=True)
-        new_bases, codes, y = decompose_eagerly(solve, x, bases, "vq", steps, temperature, common.tf32_enabled())
-    return new_bases, codes.mT, y
-
-
 def solve_factors(
     x: Tensor, bases: Tensor, steps: int, temperature: float,
     *, product: bool, dtype: torch.dtype = torch.float32, counters: Tensor | None = None,
@@ -130,22 +109,6 @@ def _solve_tiled(
     return new_bases if steps else bases.clone(), last, y
 
 
-@torch.library.custom_op("hamburger::vq_fused", mutates_args=())
-def vq_op(
-    x: Tensor, bases: Tensor, steps: int, temperature: float, constant_norms: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """->   bases: b d r,  codes: b n r,  D C: b d n"""
-    final_bases, codes, y = solve_factors(x, bases, steps, temperature, product=True)
-    assert y is not None
-    return final_bases, codes, y
-
-
-@vq_op.register_fake
-def _(x: Tensor, bases: Tensor, steps: int, temperature: float, constant_norms: bool) -> tuple[Tensor, Tensor, Tensor]:
-    codes = x.new_empty(x.shape[0], x.shape[2], bases.shape[2], dtype=torch.float32)
-    return torch.empty_like(bases), codes, torch.empty_like(x)
-
-
 def input_cotangent(
     x: Tensor, dy: Tensor | None, dc: Tensor | None, bases: Tensor, temperature: float, constant_norms: bool,
     sums: Tensor | None = None,
@@ -174,38 +137,3 @@ def cotangent_sums(x: Tensor, r: int) -> Tensor:
     """Memory for `input_cotangent`.   x: b d n   ->   b * parts d"""
     b, d, n = x.shape
     return x.new_empty(b * cdiv(n, tile_sizes(d, n, r, x.dtype).BN), d, dtype=torch.float32)
-
-
-@torch.library.custom_op("hamburger::vq_fused_backward", mutates_args=())
-def vq_backward_op(
-    x: Tensor, dy: Tensor, dc: Tensor | None, bases: Tensor, temperature: float, constant_norms: bool
-) -> Tensor:
-    """`input_cotangent` as an operator, for autograd and torch.compile."""
-    with device_of(x):
-        return input_cotangent(x, dy, None if dc is None else dc.contiguous(), bases, temperature, constant_norms)
-
-
-@vq_backward_op.register_fake
-def _(x: Tensor, dy: Tensor, dc: Tensor | None, bases: Tensor, temperature: float, constant_norms: bool) -> Tensor:
-    return torch.empty_like(x)
-
-
-vq_backward_op.register_autograd(common.refuse_second_derivative)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, _, _, ctx.temperature, ctx.constant_norms = inputs
-    ctx.save_for_backward(x, output[0])
-    ctx.mark_non_differentiable(output[0])
-    ctx.set_materialize_grads(False)
-
-
-def _backward(ctx: Any, _: None, dc: Tensor | None, dy: Tensor | None) -> tuple[Tensor | None, ...]:
-    x, bases = ctx.saved_tensors
-    if dy is None and dc is None:
-        return (None,) * 5
-    dy = torch.zeros_like(x) if dy is None else dy
-    return vq_backward_op(x, dy, dc, bases, ctx.temperature, ctx.constant_norms), None, None, None, None
-
-
-vq_op.register_autograd(_backward, setup_context=_save)
