@@ -97,7 +97,7 @@ def test_voc_instances_converts_objects_to_coco(instances, tmp_path):
     found = [(each["category_id"], each["bbox"], each["area"]) for each in content["annotations"]]
     assert found == [(1, [3, 2, 6, 10], 59), (2, [12, 6, 10, 14], 140), (1, [24, 0, 8, 8], 64)]
     split = CocoSet("val", root=tmp_path / "coco")
-    assert split.problems(cache=False) == [] and not split[0].masks[0, 2, 3] and split[0].masks[1, 6:20, 12:22].all()
+    assert split.problems() == [] and not split[0].masks[0, 2, 3] and split[0].masks[1, 6:20, 12:22].all()
 
 
 def test_voc_instances_writes_one_row_per_cell_and_seed(instances, tmp_path):
