@@ -435,3 +435,19 @@ def test_half_precision_trains(precision, tmp_path):
     assert result.values["loss"] > 0
     with pytest.raises(OptionError, match="fp16 needs a GPU"):
         train(small("precision=fp16"), tmp_path / "b", accelerator="cpu")
+
+
+def test_profile_says_where_the_time_goes(tmp_path):
+    """The phases cover the whole of the timed steps, and the run is that of the same recipe without a profile."""
+    recipe, notes = small("steps=19", "eval_every=19"), []
+    train(recipe, tmp_path / "plain", accelerator="cpu")
+    train(recipe, tmp_path / "run", accelerator="cpu", profile=True, on_event=notes.append)
+    assert reproducible_outputs(tmp_path / "run") == reproducible_outputs(tmp_path / "plain")
+    phases, operators = (tmp_path / "run" / "profile.txt").read_text().split("\n\n", 1)
+    shares = {line[:24].strip(): float(line.split()[-2]) for line in phases.splitlines() if line.endswith("%")}
+    assert list(shares) == ["forward and loss", "backward", "optimizer", "log, evaluation, files", "data"]
+    assert sum(shares.values()) == pytest.approx(100, abs=0.3) and shares["backward"] > 5
+    assert "aten::convolution_backward" in operators
+    assert any("time of a step: forward and loss" in event.text for event in notes if isinstance(event, Note))
+    with pytest.raises(OptionError, match=r"a profile needs 19 steps \(got steps=12\)"):
+        train(small(), tmp_path / "short", accelerator="cpu", profile=True)

@@ -29,6 +29,9 @@ def train(
     accelerator: Device = "auto",
     resume: Resume = False,
     light: Annotated[bool, typer.Option("--light", help="delete the checkpoint when the run finishes")] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="write profile.txt: where the time of a step goes")
+    ] = False,
 ) -> None:
     """Train a network for the task of its recipe; an interrupted run continues with --resume."""
     from hamburger.tasks import find_training, task_of
@@ -37,10 +40,8 @@ def train(
 
     resolved = apply(find_training(recipe), settings or ())
     resolved = resolved if seed is None else replace(resolved, seed=seed)
-    chosen: Any = accelerator  # train checks it
-    training = partial(
-        run_training, resolved, run, data=data, devices=devices, accelerator=chosen, resume=resume, light=light
-    )
+    hardware: dict[str, Any] = {"devices": devices, "accelerator": accelerator}  # train checks them
+    training = partial(run_training, resolved, run, data=data, resume=resume, light=light, profile=profile, **hardware)
     result = run_with_display(training)
     if result is not None:
         values, score = result.values, task_of(resolved).score
@@ -113,7 +114,7 @@ class TrainingDisplay:
                 self._print(f"step {step}: wrote {path}")
             case ScoresEvaluated():
                 scores = [score.spoken(value) for score, value in event.scores]
-                self.score = f", {scores[0]}"
+                self.score = f", last {scores[0]}"
                 self._print(f"step {event.step}: {', '.join(scores)}{', the best so far' if event.best else ''}")
 
     def _start(self, started: RunStarted) -> None:

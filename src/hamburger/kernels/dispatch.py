@@ -21,6 +21,7 @@ from hamburger.tensors import is_exporting
 BACKENDS = ("auto", "plain", "fused")
 BACKEND_VARIABLE = "HAM_BACKEND"  # environment variable: what "auto" means in this process
 KERNELS = ("nmf", "vq", "cd")
+BLOCK_KERNELS = KERNELS  # those for which `block.py` has the whole Hamburger
 TRITON = find_spec("triton") is not None
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Shared memory in bytes that a program needs, by largest rank: an A100 has enough for 256, an H100 for 512, other GPUs

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hamburger import distributed
 from hamburger.hams.decompose import one_step
 from hamburger.kernels.dispatch import (
+    BLOCK_KERNELS,
     DTYPES,
     BatchNormState,
     BlockPlan,
@@ -95,7 +96,7 @@ def make_plan(parts: BlockParts, x: Tensor, requested: str) -> BlockPlan | None:
     if torch.is_grad_enabled() and not is_one_step:
         return None
     spec = select_spec(requested, x, ham.ham, ham.grad, one_step=is_one_step)
-    if spec is None:
+    if spec is None or spec.kernel not in BLOCK_KERNELS:
         return None
     return BlockPlan(spec.kernel, spec.options, ham.steps if ham.training else ham.eval_steps, dtype)
 

@@ -123,6 +123,7 @@ def train(
     accelerator: Literal["auto", "cpu", "cuda"] = "auto",
     resume: bool = False,
     light: bool = False,
+    profile: bool = False,
     on_event: Listener = lambda event: None,
 ) -> Result:
     """Train a recipe of any task into the folder `run` and return its result.
@@ -136,6 +137,7 @@ def train(
     - `devices`, `accelerator`: processes on this machine, and "auto", "cpu" or "cuda"
     - `resume`: continue from the last checkpoint in `run`; of a finished run only the result is read
     - `light`: delete the checkpoint when the run finishes
+    - `profile`: write where the time of some early steps goes, to `profile.txt`
     - `on_event`: called with every event of `hamburger.training.metrics_log`, for a display
 
     Ctrl-C and SIGTERM save a checkpoint and raise `hamburger.errors.Interrupted`.
@@ -153,5 +155,6 @@ def train(
         accelerator=accelerator,
         resume=resume,
         light=light,
+        profile=profile,
         on_event=on_event,
     )

@@ -11,7 +11,7 @@ import torch
 import torch.distributed
 
 from hamburger import distributed
-from hamburger.errors import TrainingError
+from hamburger.errors import OptionError, TrainingError
 from hamburger.training.accelerator import Accelerator, is_rank_zero
 from hamburger.training.metrics_log import Listener, Note, RunStarted
 from hamburger.training.recipe import SupervisedTraining, Training
@@ -33,16 +33,23 @@ def train(
     accelerator: str = "auto",
     resume: bool = False,
     light: bool = False,
+    profile: bool = False,
     on_event: Listener = lambda event: None,
 ) -> Result:
     """Train `recipe` into the folder `run`, or resume it; of a finished run only the result is read.
 
     `data` is the data folder, for data sets that are not generated. With several `devices` it starts the calling
     script again for each further process, unless `torchrun` has started them all. Ctrl-C and SIGTERM save a checkpoint
-    and raise `Interrupted`. With `light`, the checkpoint is deleted when the run finishes.
+    and raise `Interrupted`. With `light`, the checkpoint is deleted when the run finishes. `profile` writes where
+    the time of some early steps went to `profile.txt`.
     """
     hardware = Accelerator(accelerator, devices=devices, precision=recipe.precision)
     task.check(recipe, processes=hardware.processes)
+    if profile:
+        from hamburger.training.profile import STEPS, StepProfile
+
+        if recipe.steps < STEPS:
+            raise OptionError(f"train: a profile needs {STEPS} steps (got steps={recipe.steps}); raise steps")
     listen: Listener = on_event if is_rank_zero() else lambda event: None
     with open_folder(recipe, run, hardware, resume=resume) as folder:
         if resume and (values := folder.result()) is not None:
@@ -59,6 +66,8 @@ def train(
         with StopSignal() as stop:
             trainer = Trainer(task, recipe, opened, net, hardware, folder, stop, listen)
             trainer.light = light
+            if profile and is_rank_zero():
+                trainer.profile = StepProfile(folder.path, trainer.device, lambda text: listen(Note(text)))
             start_or_resume(trainer, resume, parameters, len(opened.train), len(opened.val), task.notes(recipe, net))
             trainer.run()
         return _finish(task, recipe, trainer, parameters)

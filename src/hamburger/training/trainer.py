@@ -21,6 +21,7 @@ from hamburger.training.run_lifecycle import Run, StopSignal
 
 if TYPE_CHECKING:
     from hamburger.training.accelerator import Accelerator
+    from hamburger.training.profile import StepProfile
     from hamburger.training.task import Task
 
 
@@ -56,6 +57,7 @@ class Trainer(Run[S, ScoredProgress]):
         self.model = accelerator.prepare(compiled)
         self.changed_data_advice = task.changed_data_advice(folder.path)
         self.info = task.info(recipe, data)
+        self.profile: StepProfile | None = None
         self.batches = task.batches(recipe, data, self.device)
 
     # -- one step ------------------------------------------------------------------------------------------------
@@ -68,6 +70,7 @@ class Trainer(Run[S, ScoredProgress]):
         batches: Any = self.batches.run(self.progress.step, self.recipe.steps)
         with closing(batches):  # ends its threads, however the loop ends
             for step, micro_batches in enumerate(batches, start=self.progress.step):
+                self.mark("data")
                 self.task.before_step(self, step, micro_batches)
                 self.train_step(step, micro_batches)
                 self.after_step()
@@ -84,17 +87,20 @@ class Trainer(Run[S, ScoredProgress]):
             # gradients are averaged over the processes with the last micro-batch only
             with self.accelerator.no_sync(self.model) if i + 1 < count else nullcontext():
                 terms = self.task.losses(self.model, micro_batch, self.recipe)
+                self.mark("forward and loss")
                 if weights is not None:
                     terms = {name: value * weights[i].get(name, weights[i][""]) for name, value in terms.items()}
                 elif count > 1:
                     terms = {name: value / count for name, value in terms.items()}
                 self.accelerator.backward(torch.stack(list(terms.values())).sum())
+                self.mark("backward")
             for name, value in terms.items():
                 step_terms[name] = step_terms[name] + value.detach() if name in step_terms else value.detach()
         if self.recipe.optim.clip is not None:
             # a norm that is not finite shows in the loss, whose check names the images
             self.accelerator.clip_gradients(self.model, self.optimizer, self.recipe.optim.clip)
         self.accelerator.optimizer_step(self.optimizer)
+        self.mark("optimizer")
         self.done(step, step_terms, [name for part in micro_batches for name in getattr(part, "ids", ())])
 
     def after_step(self) -> None:
@@ -107,7 +113,13 @@ class Trainer(Run[S, ScoredProgress]):
                 self.evaluate()
             self.save()
             self.clock.start()
+        self.mark("log, evaluation, files")
         self.stop_if_requested()
+
+    def mark(self, phase: str) -> None:
+        """End a phase of the step, where the run is profiled."""
+        if self.profile is not None:
+            self.profile.mark(phase)
 
     # -- log -----------------------------------------------------------------------------------------------------
 
