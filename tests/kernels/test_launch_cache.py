@@ -148,8 +148,8 @@ def test_cache_key_groups_equal_calls():
         launch(out, x, y, len(x))
         return (out,)
 
-    def play(x, y, *facts):
-        (out,) = launcher.launch_cached(counted, (x, y), *facts)
+    def play(x, y, *key):
+        (out,) = launcher.launch_cached(counted, (x, y), *key)
         assert torch.allclose(torch.Tensor(out), torch.Tensor(x + y))
 
     x, y = on_card(torch.rand(6)), on_card(torch.rand(6))
@@ -157,7 +157,7 @@ def test_cache_key_groups_equal_calls():
     play(x, y, "a")
     play(on_card(torch.rand(6)), y, "a")
     assert calls == [6]
-    play(x, y, "b")  # other facts
+    play(x, y, "b")  # other key
     play(on_card(torch.rand(5)), on_card(torch.rand(5)), "a")  # another size
     assert calls == [6, 6, 5]
     play(x, x, "a")  # one tensor twice: which address is whose?

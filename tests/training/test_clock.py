@@ -37,7 +37,7 @@ def test_resumed_run_continues_its_clock(stopped_at_the_end):
     before = checkpoint.load(stopped_at_the_end).state["clock"]
     assert before["images"] == 12 * 4 and before["seconds"] > 0
     values = train(small(), stopped_at_the_end, accelerator="cpu", resume=True).values
-    assert values["images_per_s"] == round(before["warm_images"] / before["warm_seconds"], 2)
+    assert values["images_per_s"] == round(before["images_after_warmup"] / before["seconds_after_warmup"], 2)
     assert values["seconds"] == round(before["seconds"], 2)
 
 
@@ -56,21 +56,27 @@ def test_peak_memory_is_the_maximum_over_parts():
     assert 0 < fresh.peak_mb(CPU) < high
 
 
+def test_clock_of_an_older_checkpoint_counts_as_other_hardware():
+    clock = ThroughputClock()
+    clock.load({"place": "here", "images": 64, "seconds": 2.0, "warm_images": 32, "peak": 1.0}, "here")
+    assert clock == ThroughputClock()
+
+
 def test_first_interval_of_every_part_is_warm_up():
-    clock = ThroughputClock(images=64, seconds=2.0, warm_images=32, warm_seconds=1.0)
+    clock = ThroughputClock(images=64, seconds=2.0, images_after_warmup=32, seconds_after_warmup=1.0)
     clock.start()
-    clock.lap(32, 0.0)
-    assert clock.images == 96 and clock.warm_images == 32
-    clock.lap(32, 0.0)
-    assert clock.warm_images == 64
+    clock.end_interval(32, 0.0)
+    assert clock.images == 96 and clock.images_after_warmup == 32
+    clock.end_interval(32, 0.0)
+    assert clock.images_after_warmup == 64
 
 
 def test_short_run_has_a_speed_and_empty_run_none():
     clock = ThroughputClock()
     clock.start()
     assert clock.images_per_s is None
-    clock.lap(32, 0.0)
-    clock.lap(0, 0.0)  # before an evaluation
+    clock.end_interval(32, 0.0)
+    clock.end_interval(0, 0.0)  # before an evaluation
     assert clock.images_per_s > 0
 
 

@@ -136,7 +136,7 @@ class AngleTask(SegmentationTask):
         assert isinstance(recipe, AngleRecipe)
         if step % recipe.angles_every:
             return
-        trainer.lap()
+        trainer.end_interval()
 
         def loss() -> Tensor:  # of the bare network: its gradients must not be averaged over the processes
             with trainer.accelerator.autocast():

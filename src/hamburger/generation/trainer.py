@@ -98,7 +98,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         if sampled or saved:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)  # otherwise the clock counts the steps' work as the sampling's
-            self.lap()
+            self.end_interval()
             if sampled:
                 self.write_sample_grid()
             if saved:

@@ -26,7 +26,7 @@ from hamburger.tensors import full_precision
 
 
 class TrainingPlan(NamedTuple):
-    plan: BlockPlan
+    block: BlockPlan
     eps: float  # of the norm
     momentum: float
     rectify: bool  # a ReLU at the end
@@ -42,10 +42,10 @@ def train_block(
     x: b c and further axes, joined here to save torch two nodes of its graph.   initial: (b or 1) d r (float32)
     ->   y, as x,  the final bases: b d r
     """
-    how = TrainingPlan(plan, batch.norm.eps, batch.momentum, rectify, unit)
+    training = TrainingPlan(plan, batch.norm.eps, batch.momentum, rectify, unit)
     norm = batch.norm
     y, bases = _TrainBlock.apply(
-        x, *weights, norm.weight, norm.bias, initial, norm.mean, norm.var, batch.tracked, how
+        x, *weights, norm.weight, norm.bias, initial, norm.mean, norm.var, batch.tracked, training
     )  # fmt: skip
     return y, bases
 
@@ -63,9 +63,8 @@ class SavedIntermediates(NamedTuple):
     total: Tensor
 
 
-def _forward(how: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedTensors]:
+def _forward(plan: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedTensors]:
     """->   y and the bases,  `SavedIntermediates`, packed"""
-    plan = how.plan
 
     def solve(
         x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor, initial: Tensor,
@@ -73,16 +72,18 @@ def _forward(how: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedT
     ) -> tuple[Outputs, Outputs]:  # fmt: skip
         flat = x.flatten(2)
         with full_precision(x.device.type):
-            factors = block.solve_block(flat, BreadWeights(lower, bias, upper), initial, plan, keep=True, unit=how.unit)
-        batch = BatchNormState(NormParameters(running_mean, running_var, gamma, beta, how.eps), how.momentum, tracked)
-        statistics = block_norm.batch_statistics(factors.fold, factors.codes, batch, plan.dtype)
+            factors = block.solve_block(
+                flat, BreadWeights(lower, bias, upper), initial, plan.block, keep=True, unit=plan.unit
+            )
+        batch = BatchNormState(NormParameters(running_mean, running_var, gamma, beta, plan.eps), plan.momentum, tracked)
+        statistics = block_norm.batch_statistics(factors.fold, factors.codes, batch, plan.block.dtype)
         # no view of something flat: such an output of a Function could not be changed in place
         y = torch.empty_like(x) if flat.data_ptr() == x.data_ptr() else x.new_empty(x.shape)
-        norm = NormParameters(statistics.mean, statistics.var, gamma, beta, how.eps)
+        norm = NormParameters(statistics.mean, statistics.var, gamma, beta, plan.eps)
         block_launches.finish_block(
-            factors.fold, factors.codes, y.flatten(2), plan.dtype, skip=flat, norm=norm, rectify=how.rectify
+            factors.fold, factors.codes, y.flatten(2), plan.block.dtype, skip=flat, norm=norm, rectify=plan.rectify
         )
-        z = factors.z if block.saves_input(plan.kernel) else x.new_empty(0)
+        z = factors.z if block.saves_input(plan.block.kernel) else x.new_empty(0)
         # saved tensors must be memory of the cached launches
         rounded = x.new_empty(0) if factors.lower.data_ptr() == lower.data_ptr() else factors.lower
         return (y, factors.bases), SavedIntermediates(
@@ -92,7 +93,7 @@ def _forward(how: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedT
     x = given[0]
     assert x is not None
     with device_of(x):
-        return launch_cached_saving(solve, given, "train", how, common.tf32_enabled())
+        return launch_cached_saving(solve, given, "train", plan, common.tf32_enabled())
 
 
 class SavedTensors(NamedTuple):
@@ -107,29 +108,29 @@ class SavedTensors(NamedTuple):
 
 
 def gradients(
-    dy: Tensor, seen: SavedTensors, kept: PackedTensors, how: TrainingPlan, needs: Sequence[bool]
+    dy: Tensor, saved: SavedTensors, packed: PackedTensors, plan: TrainingPlan, needs: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
     """The cotangents of x, lower, bias, upper, gamma and beta, those that are needed.   dy: b c n   ->   x's: b c n"""
-    plan, dtype = how.plan, how.plan.dtype
+    dtype = plan.block.dtype
 
     def solve(dy: Tensor, x: Tensor, y: Tensor, lower: Tensor, upper: Tensor, gamma: Tensor, bases: Tensor,
-              *of_packed: Tensor) -> Outputs:  # fmt: skip
-        k, x = SavedIntermediates(*PackedTensors(of_packed, kept.layout).tensors()), x.flatten(2)
-        norm, statistics = NormParameters(k.mean, k.var, gamma, None, how.eps), BatchStatistics(k.mean, k.var, k.total)
+              *packed_memory: Tensor) -> Outputs:  # fmt: skip
+        k, x = SavedIntermediates(*PackedTensors(packed_memory, packed.layout).tensors()), x.flatten(2)
+        norm, statistics = NormParameters(k.mean, k.var, gamma, None, plan.eps), BatchStatistics(k.mean, k.var, k.total)
         back = block_norm.norm_backward(
             dy, None if y is None else y.flatten(2), k.fold, k.codes, statistics, norm, dtype
         )
         dupper = block_launches.weight_backward(back.dfold, bases, upper.dtype, common.factor_product_kind(dtype))
         dz, dbias = block.pull_back_ham(
-            back.ds, back.scaled, x, k.z, SolvedFactors(bases, k.codes, k.slope), plan, back.correction
+            back.ds, back.scaled, x, k.z, SolvedFactors(bases, k.codes, k.slope), plan.block, back.correction
         )
         lower = k.lower if k.lower.numel() else lower
-        dx, dlower = _lower_bread_backward(back.ds, dz, x, lower, dtype, fresh=how.rectify, needs=needs)
+        dx, dlower = _lower_bread_backward(back.ds, dz, x, lower, dtype, fresh=plan.rectify, needs=needs)
         return dx, dlower, dbias, dupper, back.dgamma, back.dbeta
 
     with full_precision(dy.device.type), device_of(dy):
         grads = launch_cached(
-            solve, (dy, *seen, *kept.memory), "train backward", how, kept.layout, common.tf32_enabled(), *needs
+            solve, (dy, *saved, *packed.memory), "train backward", plan, packed.layout, common.tf32_enabled(), *needs
         )
     return tuple([g if need else None for g, need in zip(grads, needs, strict=True)])
 
@@ -160,12 +161,12 @@ class _TrainBlock(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor,
-        initial: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, how: TrainingPlan,
+        initial: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, plan: TrainingPlan,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         given = x, lower, bias, upper, gamma, beta, initial, running_mean, running_var, tracked
-        (y, bases), kept = _forward(how, *given)
-        ctx.how, ctx.layout, ctx.dtypes = how, kept.layout, (lower.dtype, None if bias is None else bias.dtype)
-        ctx.save_for_backward(*SavedTensors(x, y if how.rectify else None, lower, upper, gamma, bases), *kept.memory)
+        (y, bases), packed = _forward(plan, *given)
+        ctx.plan, ctx.layout, ctx.dtypes = plan, packed.layout, (lower.dtype, None if bias is None else bias.dtype)
+        ctx.save_for_backward(*SavedTensors(x, y if plan.rectify else None, lower, upper, gamma, bases), *packed.memory)
         ctx.mark_non_differentiable(bases)
         ctx.set_materialize_grads(False)
         return y, bases
@@ -174,10 +175,10 @@ class _TrainBlock(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         if dy is None:
             return (None,) * 11
-        how, layout, needs = ctx.how, ctx.layout, ctx.needs_input_grad[:6]
+        plan, layout, needs = ctx.plan, ctx.layout, ctx.needs_input_grad[:6]
 
-        def derive(dy: Tensor, *saved: Tensor) -> tuple[Tensor | None, ...]:
-            return gradients(dy, SavedTensors(*saved[:6]), PackedTensors(saved[6:], layout), how, needs)
+        def derive(dy: Tensor, *tensors: Tensor) -> tuple[Tensor | None, ...]:
+            return gradients(dy, SavedTensors(*tensors[:6]), PackedTensors(tensors[6:], layout), plan, needs)
 
         dx, dlower, dbias, *rest = common.first_derivative(derive, dy.flatten(2), *ctx.saved_tensors)
         dx = None if dx is None else dx.view(dy.shape)

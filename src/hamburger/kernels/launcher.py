@@ -220,22 +220,22 @@ _cache: dict[Hashable, CachedLaunches | None] = {}
 _numbers = itertools.count()
 
 
-def launch_cached(solve: Callable[..., Outputs], inputs: Sequence[Tensor | None], *facts: Hashable) -> Outputs:
+def launch_cached(solve: Callable[..., Outputs], inputs: Sequence[Tensor | None], *key: Hashable) -> Outputs:
     """Return `solve(*inputs)`, by the cached launches of an earlier call of the same kind if there is one.
 
     `solve` allocates memory, its outputs included, and launches kernels; if it does more, that is detected and it is
-    called each time. `facts` is everything it depends on besides dtypes, shapes and strides of the inputs. The first
+    called each time. `key` is everything it depends on besides dtypes, shapes and strides of the inputs. The first
     input determines the device.
     """
-    return launch_cached_saving(lambda *inputs: (solve(*inputs), ()), inputs, *facts)[0]
+    return launch_cached_saving(lambda *inputs: (solve(*inputs), ()), inputs, *key)[0]
 
 
 def launch_cached_saving(
-    solve: Callable[..., tuple[Outputs, Outputs]], inputs: Sequence[Tensor | None], *facts: Hashable
+    solve: Callable[..., tuple[Outputs, Outputs]], inputs: Sequence[Tensor | None], *key: Hashable
 ) -> tuple[Outputs, PackedTensors]:
     """`launch_cached` for a solve that returns outputs, and tensors to save: these are returned packed.
 
-    The packed memory may be an input of other cached launches, with its layout as a fact.
+    The packed memory may be an input of other cached launches, with its layout in `key`.
     """
     first = inputs[0]
     assert first is not None
@@ -247,15 +247,15 @@ def launch_cached_saving(
         None if t is None else (t.dtype, t.shape, t.stride(), t.get_device(), address % 16)
         for t, address in zip(inputs, addresses, strict=True)
     ]
-    key = (facts, *kinds)
-    cached = _cache.get(key)
+    full_key = (key, *kinds)
+    cached = _cache.get(full_key)
     if cached is not None and recorder.launches is None and _are_distinct(addresses):
         return cached.play(addresses, first.device)
-    if key in _cache or recorder.launches is not None or has_launch_hook() or not _are_distinct(addresses):
+    if full_key in _cache or recorder.launches is not None or has_launch_hook() or not _are_distinct(addresses):
         return _call_uncached(solve, inputs)
     if len(_cache) >= MAX_CACHED:
         _cache.clear()
-    outputs, packed, _cache[key] = record_launches(solve, inputs)
+    outputs, packed, _cache[full_key] = record_launches(solve, inputs)
     return outputs, packed
 
 
@@ -309,7 +309,7 @@ def build_cached_launches(
     """Replace every tensor argument by an index into the addresses of `CachedLaunches.play`, and an offset.
 
     None if an argument is a view into the middle of an input, whose offset may differ between calls. In packed memory
-    it does not: the layout is a fact of the call.
+    it does not: the layout is part of the key.
     """
     present = [(i, t) for i, t in enumerate(inputs) if t is not None and t.numel()]
     input_at = {t.data_ptr(): i for i, t in present}

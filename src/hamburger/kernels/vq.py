@@ -17,15 +17,15 @@ from hamburger.linalg import EPS
 
 @triton.jit
 def pull_back_kernel(
-    p_x, p_dy, p_d, p_more, p_dx, p_sums, d, n, r,
+    p_x, p_dy, p_d, p_dc, p_dx, p_sums, d, n, r,
     s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_gb, s_gd, s_gn, temperature,
-    OF_Y: tl.constexpr, OF_C: tl.constexpr, SUMS: tl.constexpr,
+    HAS_DY: tl.constexpr, HAS_DC: tl.constexpr, SUMS: tl.constexpr,
     CONSTANT: tl.constexpr, EPS: tl.constexpr, TINY: tl.constexpr,
     KIND: tl.constexpr, COARSE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """The cotangent of X from that of Y = D C (OF_Y), that of C (OF_C), or both. Grid: b * tiles of n.
+    """The cotangent of X from that of Y = D C (HAS_DY), that of C (HAS_DC), or both. Grid: b * tiles of n.
 
-    A program owns BN columns.   x, dy, dx: b d n   d: b d r   more (dC): b n r
+    A program owns BN columns.   x, dy, dx: b d n   d: b d r   dc: b n r
     The codes are recomputed from X and D, not saved. With u = d / |d|, cos = u^T x / |x| and the cotangent a of
     cos, dx = (sum_r a u - (sum_r a cos) x / |x|) / |x|; CONSTANT norms leave out the second term.
     With SUMS the sums of dx over each program's columns are written to sums: b * tiles of n, d.
@@ -37,10 +37,10 @@ def pull_back_kernel(
     b_cos = b_sum * b_unit[None, :] * b_scale[:, None]
     b_c = softmax(b_cos / temperature, r, R)
     b_dc = tl.zeros([BN, R], tl.float32)
-    if OF_Y:
+    if HAS_DY:
         b_dc += project(p_dy + i_b * s_yb, p_d, d, n, r, s_yd, s_yn, o_n, COARSE, R, BN, BD)
-    if OF_C:
-        b_dc += load_codes(p_more + i_b * n * r, n, r, o_n, R)
+    if HAS_DC:
+        b_dc += load_codes(p_dc + i_b * n * r, n, r, o_n, R)
     b_a = b_c * (b_dc - tl.sum(b_c * b_dc, axis=1)[:, None]) / temperature
     b_along = tl.sum(b_a * b_cos, axis=1) * b_scale
     b_a = b_a * b_unit[None, :]
@@ -120,12 +120,12 @@ def input_cotangent(
     (b, d, n), r = x.shape, bases.shape[2]
     t = tile_sizes(d, n, r, x.dtype)
     dx = torch.empty_like(x)
-    of_y, of_c = dx if dy is None else dy, bases if dc is None else dc
+    dy_memory, dc_memory = dx if dy is None else dy, bases if dc is None else dc  # unused if None
     launch(
         pull_back_kernel, (b * cdiv(n, t.BN),),
-        x, of_y, bases, of_c, dx, bases if sums is None else sums, d, n, r,
-        *x.stride(), *of_y.stride(), *dx.stride(), temperature,
-        OF_Y=dy is not None, OF_C=dc is not None, SUMS=sums is not None,
+        x, dy_memory, bases, dc_memory, dx, bases if sums is None else sums, d, n, r,
+        *x.stride(), *dy_memory.stride(), *dx.stride(), temperature,
+        HAS_DY=dy is not None, HAS_DC=dc is not None, SUMS=sums is not None,
         CONSTANT=constant_norms, EPS=EPS, TINY=cosine.TINY,
         KIND=common.product_kind(x.dtype, fine=True), COARSE=common.product_kind(x.dtype),
         R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,

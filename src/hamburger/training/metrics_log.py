@@ -135,12 +135,12 @@ def add_to_tensorboard(writer: SummaryWriter, row: Mapping[str, Any]) -> None:
 # -- throughput and memory ---------------------------------------------------------------------------------------------
 
 
-COUNTED = ("images", "seconds", "waited", "warm_images", "warm_seconds")
+COUNTED = ("images", "seconds", "waited", "images_after_warmup", "seconds_after_warmup")
 
 
 @dataclass
 class ThroughputClock:
-    """Counts training steps only: `lap` before an evaluation or a checkpoint, `start` after it.
+    """Counts training steps only: `end_interval` before an evaluation or a checkpoint, `start` after it.
 
     Call both when the device is idle, or its work is counted in the wrong place. A resumed run continues from the
     stored `state`, unless that is from other hardware.
@@ -149,35 +149,35 @@ class ThroughputClock:
     images: int = 0
     seconds: float = 0.0
     waited: float = 0.0
-    warm_images: int = 0  # without the first stretch, in which kernels are compiled and chosen
-    warm_seconds: float = 0.0
+    images_after_warmup: int = 0  # without the first interval, in which kernels are compiled and chosen
+    seconds_after_warmup: float = 0.0
     peak: float = 0.0  # MiB, of earlier parts of the run
     _began: float | None = None
-    _stretches: int = 0  # of this process, whose first one is slow again
+    _intervals: int = 0  # of this process, whose first one is slow again
 
     def start(self) -> None:
         self._began = time.perf_counter()
 
-    def lap(self, images: int, waited: float) -> tuple[float, float]:
-        """End a stretch and begin the next: its images per second, and the share of it spent waiting for data."""
+    def end_interval(self, images: int, waited: float) -> tuple[float, float]:
+        """End an interval and begin the next: its images per second, and the share of it spent waiting for data."""
         now = time.perf_counter()
         spent = now - (now if self._began is None else self._began)
         self._began = now
         self.images += images
         self.seconds += spent
         self.waited += waited
-        self._stretches += images > 0
-        if self._stretches > 1 and images:
-            self.warm_images += images
-            self.warm_seconds += spent
+        self._intervals += images > 0
+        if self._intervals > 1 and images:
+            self.images_after_warmup += images
+            self.seconds_after_warmup += spent
         return (images / spent, min(1.0, waited / spent)) if spent > 0 else (0.0, 0.0)
 
-    def state(self, device: torch.device, place: str) -> dict[str, float | str]:
-        own = {name: getattr(self, name) for name in COUNTED}
-        return {**own, "peak": self.peak_mb(device), "place": place}
+    def state(self, device: torch.device, hardware: str) -> dict[str, float | str]:
+        counts = {name: getattr(self, name) for name in COUNTED}
+        return {**counts, "peak": self.peak_mb(device), "hardware": hardware}
 
-    def load(self, state: Mapping[str, float | str], place: str) -> None:
-        if state.get("place") == place:
+    def load(self, state: Mapping[str, float | str], hardware: str) -> None:
+        if state.get("hardware") == hardware:  # older checkpoints do not store it
             for name in (*COUNTED, "peak"):
                 setattr(self, name, state[name])
 
@@ -191,8 +191,8 @@ class ThroughputClock:
     @property
     def images_per_s(self) -> float | None:
         """None where no step was made, as after resuming at the last step on another machine."""
-        if self.warm_images:
-            return self.warm_images / self.warm_seconds
+        if self.images_after_warmup:
+            return self.images_after_warmup / self.seconds_after_warmup
         return self.images / self.seconds if self.images else None
 
     @property

@@ -64,8 +64,8 @@ class Run(ABC, Generic[R, P]):
         self.board: SummaryWriter | None = None
         self.saved: int | None = None  # the step of the last good checkpoint
         self.light = False  # write no checkpoint of the last step
-        self._unmeasured = 0  # images since the clock's last lap
-        self._waited = 0.0  # seconds of waiting for data at the clock's last lap
+        self._unmeasured = 0  # images in the clock's current interval
+        self._waited = 0.0  # seconds of waiting for data before the clock's current interval
 
     # -- implemented by each trainer -----------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class Run(ABC, Generic[R, P]):
         step = self.progress.step
         row = self.metrics_row(terms)
         self.progress.loss = row["loss"]
-        images_per_s, data_wait = self.lap()
+        images_per_s, data_wait = self.end_interval()
         if debugging() and not distributed.is_equal_on_all_ranks(torch.get_rng_state().to(self.device)):
             raise TrainingError(f"train: random state diverged between ranks at step {step}")
         if not self.first:
@@ -192,10 +192,10 @@ class Run(ABC, Generic[R, P]):
         if self.board is not None:
             add_to_tensorboard(self.board, row)
 
-    def lap(self) -> tuple[float, float]:
-        """End the clock's current stretch: its images per second, and the share of its time spent on data."""
+    def end_interval(self) -> tuple[float, float]:
+        """End the clock's current interval: its images per second, and the share of its time spent on data."""
         waited = self.waited()
-        speed = self.clock.lap(self._unmeasured, waited - self._waited)
+        speed = self.clock.end_interval(self._unmeasured, waited - self._waited)
         self._unmeasured, self._waited = 0, waited
         return speed
 
@@ -249,7 +249,7 @@ class Run(ABC, Generic[R, P]):
             "record": self.record.state(),
             "precision": self.accelerator.scaler.state_dict(),
             "random": random_states(self.device),
-            "clock": self.clock.state(self.device, self._place),
+            "clock": self.clock.state(self.device, self._hardware),
             **self.state(),
         }
         if self.first:
@@ -296,14 +296,14 @@ class Run(ABC, Generic[R, P]):
         self.load(state)
         self.accelerator.scaler.load_state_dict(state["precision"])
         set_random_state(state["random"], self.device)
-        self.clock.load(state.get("clock", {}), self._place)  # older checkpoints have none
+        self.clock.load(state.get("clock", {}), self._hardware)  # older checkpoints have none
         self.saved = self.progress.step
         if self.first:
             self.folder.cut_log(state["metrics"])
             self.keep()
 
     @property
-    def _place(self) -> str:
+    def _hardware(self) -> str:
         """Times and memory are added to those of an earlier part of the run only if this is the same."""
         return f"{distributed.world_size()} x {hardware_name(self.device.type)}"
 
@@ -332,7 +332,7 @@ class Run(ABC, Generic[R, P]):
             self.light = False  # this run will be resumed
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
-            self.lap()
+            self.end_interval()
             self.save()
         raise Interrupted(f"stopped at step {self.progress.step} of {self.recipe.steps}; {self._how_to_resume()}")
 

@@ -108,7 +108,7 @@ class Trainer(Run[S, ScoredProgress]):
         self.log_if_due()
         evaluation_due = self._due(self.recipe.eval_every)
         if evaluation_due or self._due(self.recipe.checkpoint_every):
-            self.lap()
+            self.end_interval()
             if evaluation_due:
                 self.evaluate()
             self.save()
