@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import pickletools
+import io
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,85 +65,57 @@ def _check_range(path: Path, lowest: int, highest: int) -> None:
 
 # -- reading a pickle safely -------------------------------------------------------------------------------------------
 #
-# Python's own unpickler allocates what a file of nine bytes tells it to, and creates or calls what the file names. Here
-# a loop over the opcodes builds dicts, lists and tuples, and keeps the state of numpy's objects; it calls nothing.
+# The unpickler in C allocates what a file of nine bytes tells it to; the one in Python, no more than the file holds. Of
+# its instructions only those of a batch are left, and what a batch calls is replaced by what keeps its arguments.
 
 
-class _NumpyObject:
+class NumpyState:
+    """Stands for an array or its dtype, and keeps the state that the file gives it."""
+
     state: Any = None
 
+    def __init__(self, *args: Any) -> None: ...
 
+
+INSTRUCTIONS = (
+    *("PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG"),
+    *("LONG1", "SHORT_BINSTRING", "BINSTRING", "BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINBYTES", "BINBYTES"),
+    *("BINBYTES8", "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "LIST", "APPEND"),
+    *("APPENDS", "SETITEM", "SETITEMS", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET", "BINGET", "LONG_BINGET"),
+    *("GLOBAL", "STACK_GLOBAL", "REDUCE"),
+)
+CODES = [getattr(pickle, name)[0] for name in INSTRUCTIONS]
 # everything a batch refers to; Python 2 wrote them in 2009, with the names that numpy had then
-NUMPY_NAMES = {f"{module} _reconstruct" for module in ("numpy.core.multiarray", "numpy._core.multiarray")}
-NUMPY_NAMES |= {"numpy ndarray", "numpy dtype"}
-ENCODE = "_codecs encode"  # how Python 3 writes bytes in protocol 2
-VALUES = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
-NUMBERS = ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1")
-TEXTS = ("SHORT_BINSTRING", "BINSTRING", "BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8")
+NAMES: dict[str, Callable[..., Any]] = {
+    "numpy.core.multiarray _reconstruct": NumpyState,
+    "numpy._core.multiarray _reconstruct": NumpyState,
+    "numpy ndarray": NumpyState,
+    "numpy dtype": NumpyState,
+    "_codecs encode": lambda text, encoding: text.encode("latin1"),  # how Python 3 writes bytes in protocol 2
+}
+UNPICKLER: Any = pickle._Unpickler
 
 
-def read_pickle(content: bytes) -> Any:
-    """Return the value of a pickle of numbers, strings, dicts, lists, tuples and numpy arrays (`_NumpyObject`).
+class Instructions(dict[int, Any]):
+    def __missing__(self, code: int) -> None:
+        raise ValueError(f"it uses the instruction {bytes([code])!r}, which no CIFAR batch contains")
 
-    Raises an exception of any type for other content.
-    """
-    stack: list[Any] = []
-    above: list[list[Any]] = []  # the stacks below each mark
-    memo: dict[Any, Any] = {}
-    for opcode, argument, _ in pickletools.genops(content):
-        match opcode.name:
-            case "PROTO" | "FRAME":
-                pass
-            case "STOP":
-                return stack.pop()
-            case name if name in VALUES:
-                stack.append(VALUES[name])
-            case name if name in EMPTY:
-                stack.append(EMPTY[name]())
-            case name if name in NUMBERS or name in TEXTS:
-                stack.append(argument)
-            case "MARK":
-                above.append(stack)
-                stack = []
-            case "BINPUT" | "LONG_BINPUT" | "PUT":
-                memo[argument] = stack[-1]
-            case "MEMOIZE":
-                memo[len(memo)] = stack[-1]
-            case "BINGET" | "LONG_BINGET" | "GET":
-                stack.append(memo[argument])
-            case "GLOBAL" | "STACK_GLOBAL" as name:
-                called = argument if name == "GLOBAL" else f"{stack.pop(-2)} {stack.pop()}"
-                if called not in (*NUMPY_NAMES, ENCODE):
-                    raise ValueError(f"it uses {shorten(called)}, which no CIFAR batch contains")
-                stack.append(called)
-            case "APPEND":
-                stack[-2].append(stack.pop())
-            case "SETITEM":
-                stack[-3][stack[-2]] = stack[-1]
-                del stack[-2:]
-            case "TUPLE1" | "TUPLE2" | "TUPLE3" as name:
-                count = int(name[-1])
-                stack[-count:] = [tuple(stack[-count:])]
-            case "TUPLE" | "LIST" | "APPENDS" | "SETITEMS" as name:
-                items, stack = stack, above.pop()
-                if name in ("TUPLE", "LIST"):
-                    stack.append(tuple(items) if name == "TUPLE" else items)
-                elif name == "APPENDS":
-                    stack[-1].extend(items)
-                else:
-                    stack[-1].update(zip(items[::2], items[1::2], strict=True))
-            case "REDUCE":
-                called, arguments = stack[-2:]
-                stack[-2:] = [arguments[0].encode("latin1") if called == ENCODE else _NumpyObject()]
-            case "BUILD":
-                state = stack.pop()
-                if not isinstance(stack[-1], _NumpyObject):
-                    raise ValueError("it sets the state of something else than an array")
-                stack[-1].state = state
-            case name:
-                raise ValueError(f"it uses the opcode {name}, which no CIFAR batch contains")
-    raise ValueError("it ends early")
+
+class BatchUnpickler(UNPICKLER):  # type: ignore[misc]
+    """Reads numbers, strings, dicts, lists, tuples and numpy arrays (`NumpyState`); raises on other content."""
+
+    def find_class(self, module: str, name: str) -> Callable[..., Any]:
+        if f"{module} {name}" not in NAMES:
+            raise ValueError(f"it uses {shorten(f'{module} {name}')}, which no CIFAR batch contains")
+        return NAMES[f"{module} {name}"]
+
+    def load_build(self) -> None:
+        state = self.stack.pop()
+        if not isinstance(self.stack[-1], NumpyState):
+            raise ValueError("it sets the state of something else than an array")
+        self.stack[-1].state = state
+
+    dispatch = Instructions({code: UNPICKLER.dispatch[code] for code in CODES} | {pickle.BUILD[0]: load_build})
 
 
 def read_batch(path: Path) -> ImageChunk:
@@ -150,7 +123,8 @@ def read_batch(path: Path) -> ImageChunk:
     content = read_bytes(path, MAX_FILE_BYTES)
     try:
         # names are bytes or text, by the version of Python that wrote them
-        entries = {key if isinstance(key, str) else key.decode(): value for key, value in read_pickle(content).items()}
+        values = BatchUnpickler(io.BytesIO(content), encoding="bytes").load()
+        entries = {key if isinstance(key, str) else key.decode(): value for key, value in values.items()}
         _, (count, length), _, fortran, values = entries["data"].state
         values = values.encode("latin1") if isinstance(values, str) else values
         data = np.frombuffer(values, np.uint8).reshape(count, length, order="F" if fortran else "C")
