@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 import torch
 from torch import nn
 
+from hamburger.backbones.timm_encoder import check_timm_name, create_with_supported
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.insertion import Gate, insert_context
 
@@ -47,20 +47,12 @@ def create_classifier(
     stem="small" replaces the first layer of a ResNet by the usual one for images of 32 or 64 pixels: a 3 x 3
     convolution without stride or pooling.
     """
-    import timm
-
-    # a network that is built again gets its weights from a file
-    config = {key: value for key, value in locals().items() if key != "timm"} | {"pretrained": False}
+    config = dict(locals()) | {"pretrained": False}  # a network that is built again gets its weights from a file
     check_choice("create_classifier", "stem", stem, STEMS)
     check_count("create_classifier", "num_classes", num_classes, least=2)
-    try:
-        net = timm.create_model(backbone, num_classes=num_classes, pretrained=pretrained, **(backbone_options or {}))
-    except (RuntimeError, TypeError) as error:
-        close = [] if timm.is_model(backbone) else difflib.get_close_matches(backbone, timm.list_models(), n=3)
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        if timm.is_model(backbone) and backbone_options:
-            hint = f"; check backbone_options (got {backbone_options})"
-        raise OptionError(f"create_classifier: timm cannot build '{backbone}': {error}{hint}") from error
+    check_timm_name(backbone)
+    options = {"num_classes": num_classes, "pretrained": pretrained, **(backbone_options or {})}
+    net = create_with_supported({}, backbone, backbone, **options)
     if stem == "small":
         _shrink_stem(backbone, net)
     if context is not None:
