@@ -1,4 +1,4 @@
-"""VOC's augmented training set, built from SBD (Semantic Boundaries Dataset).
+"""VOC's augmented training set, built from SBD (Semantic Boundaries Dataset), and results for VOC's server.
 
 `trainaug` = (SBD's train and val, and VOC's train) without VOC's val: 10,582 images. Labels are written to
 SegmentationClassAug; VOC's own are preferred (they have void borders, SBD's have none). The list is written last: if
@@ -19,12 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hamburger.errors import DataError
-from hamburger.files import write_atomically
+from hamburger.errors import DataError, OptionError, shorten
+from hamburger.files import read_json_object, write_atomically
+from hamburger.inference.predict_files import SUMMARY
 from hamburger.segmentation.data.base import read_ids
-from hamburger.segmentation.data.published import find_voc
+from hamburger.segmentation.data.published import VOC_CLASSES, find_voc
 from hamburger.training.datasets import join_problems
-from hamburger.training.image_files import Bytes, encode_label_png, voc_palette
+from hamburger.training.image_files import Bytes, encode_label_png, read_indices, voc_palette
 from hamburger.training.loader import prefetch
 from hamburger.training.safe_files import MAX_FILE_BYTES, check_pixels, describe, read_bytes
 
@@ -107,6 +108,29 @@ def write_label(labels: Mapping[str, Path], target: Path, id: str) -> None:
     is_png = source.suffix == ".png"
     png = source.read_bytes() if is_png else encode_label_png(read_sbd_label(source), voc_palette(256))
     write_atomically(target / f"{id}.png", png)
+
+
+# -- predictions as VOC's evaluation server expects them ---------------------------------------------------------------
+
+SERVER_FOLDER = Path("results/VOC2012/Segmentation/comp6_test_cls")
+
+
+def write_server_results(predicted: Path, out: Path) -> list[Path]:
+    """Write the labels that `ham predict` left in the folder `predicted` with VOC's class ids; return the new paths."""
+    call = "prepare voc-results"
+    summary = read_json_object(predicted / SUMMARY, call)
+    classes = summary.get("classes")
+    if not isinstance(classes, list) or not set(map(str, classes)) <= set(VOC_CLASSES):
+        raise OptionError(f"{call}: {predicted} must have labels of PASCAL VOC's classes (got {shorten(classes)})")
+    values = np.array([VOC_CLASSES.index(name) for name in classes], np.uint8)
+    ids = [Path(row["image"]).stem for row in summary["images"]]
+    if repeated := sorted({id for id in ids if ids.count(id) > 1}):
+        raise OptionError(f"{call}: several images have the id {repeated[0]}; predict them into different folders")
+    paths = [out / SERVER_FOLDER / f"{id}.png" for id in ids]
+    for path, row in zip(paths, summary["images"], strict=True):
+        label = values[read_indices(predicted / row["label"])]
+        write_atomically(path, encode_label_png(label, voc_palette(256)))
+    return paths
 
 
 # -- SBD's label files: MATLAB 5 files with `GTcls.Segmentation`, and nothing else of them -----------------------------

@@ -34,8 +34,8 @@ def photos(tmp_path):
     return folder
 
 
-def run(folder, out, name="plain", classes=CLASSES, overlay=True):
-    answers = SegmentationPredictor(ByColour(), info(classes), "cpu", layout=name, overlay=overlay)
+def run(folder, out, classes=CLASSES, overlay=True):
+    answers = SegmentationPredictor(ByColour(), info(classes), "cpu", overlay=overlay)
     return predict_folder(answers, find_images([folder]), out)
 
 
@@ -80,24 +80,6 @@ def test_programming_errors_are_not_reported_as_bad_images(photos, tmp_path):
 
     with pytest.raises(RuntimeError, match="mat1"):
         predict_folder(SegmentationPredictor(Broken(), info(), "cpu"), find_images([photos]), tmp_path / "o")
-
-
-def test_voc_layout_uses_voc_ids(photos, tmp_path):
-    run(photos, tmp_path / "out", "voc", overlay=False)
-    with Image.open(tmp_path / "out/results/VOC2012/Segmentation/comp6_test_cls/a.png") as image:
-        label, palette = np.array(image), image.getpalette()
-    assert set(np.unique(label)) == {8, 15}  # cat and person, as VOC numbers them
-    assert palette[8 * 3 : 9 * 3] == [64, 0, 0] and palette[15 * 3 : 16 * 3] == [192, 128, 128]
-    with pytest.raises(OptionError, match="unicorn"):
-        run(photos, tmp_path / "out", "voc", classes=("background", "unicorn", "cat", "dog"))
-    with pytest.raises(OptionError, match="unknown layout"):
-        run(photos, tmp_path / "out", "cityscapes")
-
-
-def test_voc_layout_raises_on_equal_ids(photos, tmp_path):
-    Image.new("RGB", (3, 3)).save(photos / "a.webp")
-    with pytest.raises(OptionError, match="same id"):
-        run(photos, tmp_path / "out", "voc")
 
 
 def test_inputs_are_never_overwritten(photos):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import fake_datasets
 import numpy as np
 import pytest
 from PIL import Image
 from scipy.io import loadmat
 
-from hamburger.errors import DataError
+from hamburger.errors import DataError, OptionError
 from hamburger.segmentation.data import create_dataset
 from hamburger_lab import prepare_voc as prepare
 from hamburger_lab.prepare_voc import EXPECTED, prepare_voc
@@ -85,3 +87,30 @@ def test_prepare_without_sbd_raises(tmp_path):
         prepare_voc(tmp_path)
     with pytest.raises(DataError, match="no SBD in"):
         prepare_voc(tmp_path, tmp_path / "nowhere")
+
+
+def write_predictions(folder, classes, ids=("a", "b")):
+    folder.mkdir(exist_ok=True)
+    rows = [{"image": f"photos/{number}/{id}.jpg", "label": f"{number}.png"} for number, id in enumerate(ids)]
+    for row in rows:
+        Image.fromarray(np.array([[0, 1]], np.uint8)).save(folder / row["label"])
+    (folder / "summary.json").write_text(json.dumps({"classes": classes, "images": rows, "failed": []}))
+    return folder
+
+
+def test_server_results_have_voc_ids_and_colours(tmp_path):
+    predicted = write_predictions(tmp_path / "predicted", ["cat", "person"])
+    written = prepare.write_server_results(predicted, tmp_path / "out")
+    assert [path.name for path in written] == ["a.png", "b.png"]
+    with Image.open(tmp_path / "out/results/VOC2012/Segmentation/comp6_test_cls/a.png") as image:
+        label, palette = np.array(image), image.getpalette()
+    assert label.tolist() == [[8, 15]]  # cat and person, as VOC numbers them
+    assert palette[8 * 3 : 9 * 3] == [64, 0, 0] and palette[15 * 3 : 16 * 3] == [192, 128, 128]
+
+
+def test_server_results_need_voc_classes_and_different_ids(tmp_path):
+    with pytest.raises(OptionError, match="unicorn"):
+        prepare.write_server_results(write_predictions(tmp_path / "one", ["cat", "unicorn"]), tmp_path / "out")
+    with pytest.raises(OptionError, match="the id a"):
+        prepare.write_server_results(write_predictions(tmp_path / "two", ["cat", "dog"], "aa"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

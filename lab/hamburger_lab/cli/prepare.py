@@ -1,4 +1,4 @@
-"""`ham data prepare`: build PASCAL VOC's augmented training set."""
+"""`ham data prepare`: PASCAL VOC's augmented training set, and results for its evaluation server."""
 
 from __future__ import annotations
 
@@ -34,3 +34,14 @@ def prepare_voc(
     typer.echo(f"labels: {done.from_voc:,} of VOC, {done.from_sbd:,} of SBD; {done.already:,} existed already")
     for note in done.notes:
         typer.echo(note)
+
+
+@app.command("voc-results")
+def write_voc_results(
+    predicted: Annotated[Path, typer.Argument(help="the output folder of `ham predict` on VOC's test images")],
+    out: Annotated[Path, typer.Option(help="folder for results/VOC2012/...")],
+) -> None:
+    """Write predicted labels with the folders, names and class ids that the PASCAL VOC server expects."""
+    from hamburger_lab.prepare_voc import write_server_results
+
+    typer.echo(f"wrote {len(write_server_results(predicted, out))} labels to {out}")

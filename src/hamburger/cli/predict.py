@@ -27,12 +27,9 @@ def predict(
         bool | None,
         typer.Option(
             "--overlay/--no-overlay",
-            help="also write the image with the prediction drawn over it; default: yes, except for --layout voc",
+            help="also write the image with the prediction drawn over it; default: yes",
         ),
     ] = None,
-    layout: Annotated[
-        str, typer.Option(help="plain, or voc: folders and ids as the VOC server expects them")
-    ] = "plain",
 ) -> None:
     """Predict labels, classes or objects of images, or disparities of LEFT RIGHT pairs."""
     from rich.console import Console
@@ -52,7 +49,7 @@ def predict(
     if predictor is None:
         raise OptionError(f"predict: the task '{task.name}' of {path} does not predict on image files; use `ham eval`")
     options: dict[str, Any] = {"flip": flip or None, "window": window, "max_pixels": max_pixels, "score": score}
-    options |= {"overlay": overlay, "layout": None if layout == "plain" else layout}
+    options["overlay"] = overlay
     options["scales"] = None if scales is None else parse_floats(scales, "predict")
     given = {name: value for name, value in options.items() if value is not None}
     for name in given.keys() - options_of(predictor):

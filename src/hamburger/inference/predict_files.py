@@ -47,14 +47,13 @@ class FilePredictor(ABC):
 
     The constructor takes the network, its weights' `Info`, the device, and as keywords the options of `ham predict`
     that apply to the task. `files` maps each kind of output file to a function from the image's name to a path below
-    the output folder. With `by_id`, output files are named by the image's file name alone, so these must differ.
+    the output folder.
     """
 
     columns: ClassVar[tuple[str, ...]]  # of the table on the terminal
     pairs: ClassVar[bool] = False  # whether it takes two images, LEFT RIGHT
     remedy: ClassVar[str] = "take another --device"  # advice when memory runs out
     files: Mapping[str, Callable[[str], Path]] = {}
-    by_id = False
 
     def __init__(self, net: nn.Module, info: Info, device: torch.device) -> None:
         self.net, self.info, self.device = net.to(device).eval(), info, device
@@ -113,7 +112,7 @@ def predict_folder(
     after: Callable[[InputImage], object] = lambda image: None,
 ) -> Summary:
     """Predict all images found into `out`, with a summary.json that is also right after an interrupt."""
-    images = _name_by_id(inputs.photos) if predictor.by_id else list(inputs.photos)
+    images = inputs.photos
     _refuse_to_overwrite(images, out, predictor)
     settings = predictor.settings() | ({"files": list(predictor.files)} if predictor.files else {})
     out.mkdir(parents=True, exist_ok=True)
@@ -174,18 +173,6 @@ def _listed_files(summary: Path) -> set[str] | None:
     rows = [row for row in content["images"] if isinstance(row, dict)]
     names = [row.get(kind) for row in rows for kind in content.get("files", FILES)]
     return {name for name in (*names, *content.get("earlier", ())) if isinstance(name, str)}
-
-
-def _name_by_id(images: Sequence[InputImage]) -> list[InputImage]:
-    owners: dict[str, Path] = {}
-    for image in images:
-        if image.path.stem in owners:
-            raise OptionError(
-                f"predict: {owners[image.path.stem]} and {image.path} have the same id, but the voc layout has one "
-                f"file for it; predict them into different folders"
-            )
-        owners[image.path.stem] = image.path
-    return [InputImage(path, stem) for stem, path in owners.items()]
 
 
 def _refuse_to_overwrite(images: Sequence[InputImage], out: Path, predictor: FilePredictor) -> None:

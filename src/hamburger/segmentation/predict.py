@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hamburger.errors import InputError, OptionError, check_count
+from hamburger.errors import InputError, check_count
 from hamburger.inference.predict_files import FilePrediction, FilePredictor, check_prediction, read_image
-from hamburger.segmentation.data.published import VOC_CLASSES
 from hamburger.segmentation.evaluate import predict_scores
 from hamburger.tensors import pick_device
 from hamburger.training.datasets import IGNORE, Sample
@@ -98,18 +96,8 @@ class Predictor:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-LAYOUTS = {  # where the output files of an image go
-    "plain": {"label": "{}.png", "overlay": "{}_overlay.jpg"},
-    "voc": {"label": "results/VOC2012/Segmentation/comp6_test_cls/{}.png", "overlay": "overlays/{}.jpg"},
-}
-
-
 class SegmentationPredictor(FilePredictor):
-    """Predicts image files for `ham predict`.
-
-    Takes the options of `Predictor`, the `layout` of the output files, and whether to write an `overlay`: by default
-    only in the plain layout, since VOC's evaluation server reads the other.
-    """
+    """Predicts image files for `ham predict`. Takes the options of `Predictor`, and whether to write an `overlay`."""
 
     columns = ("label", "size", "largest classes")
     remedy = "use a smaller --max-pixels, a --window or another --device"
@@ -124,23 +112,14 @@ class SegmentationPredictor(FilePredictor):
         flip: bool = False,
         window: int | None = None,
         max_pixels: int = MAX_PIXELS,
-        overlay: bool | None = None,
-        layout: str = "plain",
+        overlay: bool = True,
     ) -> None:
         self.predictor = Predictor(net, info, device, scales=scales, flip=flip, window=window, max_pixels=max_pixels)
         super().__init__(net, info, self.predictor.device)
-        if layout not in LAYOUTS:
-            raise OptionError(f"predict: unknown layout {layout!r}; use one of {', '.join(LAYOUTS)}")
-        self.by_id = layout == "voc"
-        unknown = [name for name in info.classes if self.by_id and name not in VOC_CLASSES]
-        if unknown:
-            raise OptionError(
-                f"predict: the voc layout needs PASCAL VOC's classes (got weights with {', '.join(unknown[:5])}); "
-                f"use --layout plain"
-            )
-        self.overlay = layout == "plain" if overlay is None else overlay
-        kinds = ("label", "overlay") if self.overlay else ("label",)
-        self.files = {kind: partial(_fill_in, LAYOUTS[layout][kind]) for kind in kinds}
+        self.overlay = overlay
+        self.files = {"label": lambda name: Path(f"{name}.png")}
+        if overlay:
+            self.files["overlay"] = lambda name: Path(f"{name}_overlay.jpg")
         self.palette = full_palette(info.palette, len(info.classes))
 
     def __call__(self, *paths: Path) -> FilePrediction:
@@ -152,11 +131,7 @@ class SegmentationPredictor(FilePredictor):
         row = {"height": height, "width": width, "tiles": self.predictor.count_tiles(height, width), "shares": shares}
         largest = sorted(shares.items(), key=lambda item: -item[1])[:3]
         words = ", ".join(f"{name} {share:.0%}" for name, share in largest)
-        if self.by_id:  # VOC's class ids in VOC's colours
-            values = torch.tensor([VOC_CLASSES.index(name) for name in self.info.classes], dtype=torch.uint8)
-            files = {"label": encode_label_png(values[label.int()], full_palette((), 0))}
-        else:
-            files = {"label": encode_label_png(label, self.palette)}
+        files = {"label": encode_label_png(label, self.palette)}
         if self.overlay:
             files["overlay"] = draw_overlay_jpeg(image, label, self.info.classes, self.palette)
         return FilePrediction(row if self.overlay else {"overlay": None, **row}, (f"{width} x {height}", words), files)
@@ -168,10 +143,6 @@ class SegmentationPredictor(FilePredictor):
         tiled = sum(row["tiles"] > 1 for row in rows)
         if tiled:
             yield f"{tiled} images were split into tiles, which limits context to the tile (see --max-pixels)"
-
-
-def _fill_in(pattern: str, id: str) -> Path:
-    return Path(pattern.format(id))
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------------
