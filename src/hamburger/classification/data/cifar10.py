@@ -58,11 +58,6 @@ def _find_batches(root: Path, split: str) -> list[Path]:
     raise DataError(f"cifar10: {root} does not contain {BATCHES[split][0]}; give the unpacked {FOLDER}")
 
 
-def _check_range(path: Path, lowest: int, highest: int) -> None:
-    if lowest < 0 or highest >= len(CLASSES):
-        raise DataError(f"{path}: labels must be in 0 ... {len(CLASSES) - 1} (got {lowest} ... {highest})")
-
-
 # -- reading a pickle safely -------------------------------------------------------------------------------------------
 #
 # The unpickler in C allocates what a file of nine bytes tells it to; the one in Python, no more than the file holds. Of
@@ -135,6 +130,6 @@ def read_batch(path: Path) -> ImageChunk:
         raise DataError(f"{path}: not a CIFAR batch (its data are not n x {3 * SIZE**2} bytes)")
     if not isinstance(labels, list) or len(labels) != count or not all(isinstance(one, int) for one in labels):
         raise DataError(f"{path}: not a CIFAR-10 batch (it needs a label for each of its {count} images)")
-    if labels:
-        _check_range(path, min(labels), max(labels))
+    if labels and not 0 <= min(labels) <= max(labels) < len(CLASSES):
+        raise DataError(f"{path}: labels must be in 0 ... {len(CLASSES) - 1} (got {min(labels)} ... {max(labels)})")
     return ImageChunk(data.reshape(-1, 3, SIZE, SIZE), np.array(labels, np.int64))
