@@ -90,7 +90,7 @@ def test_predict_writes_classes_and_probabilities(run, photos, tmp_path):
     )
 
 
-@pytest.mark.parametrize("options", [["--flip"], ["--scales", "1,2"], ["--max-pixels", "9999"], ["--layout", "voc"]])
+@pytest.mark.parametrize("options", [["--flip"], ["--scales", "1,2"], ["--max-pixels", "9999"], ["--overlay"]])
 def test_options_of_another_task_are_refused_before_any_work(run, photos, tmp_path, options):
     result = ham("predict", run, photos, "--out", tmp_path / "out", *options)
     assert isinstance(result.exception, hb.OptionError)

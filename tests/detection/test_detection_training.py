@@ -182,7 +182,7 @@ def test_predictions_are_json_and_overlays(finished, tmp_path):
         assert overlay.size == (256, 160)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert sum(summary["images"][0]["objects"].values()) == len(objects) and "0.01" in summary["protocol"]
-    for option in ("--flip", "--layout=voc"):
+    for option in ("--flip", "--max-pixels=9999"):
         assert ham("predict", run, tmp_path / "a.png", "--out", tmp_path / "no", option).exit_code != 0
 
 
