@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -61,6 +63,21 @@ def test_predict_a_folder(run_folder, photos, tmp_path):
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     assert summary["protocol"] == "scales 0.5,1, flip" and summary["classes"] == ["sky", "sea", "land"]
     assert "predicted 2, failed 0" in result.output
+
+
+def test_predict_the_images_of_a_list(run_folder, photos, tmp_path):
+    for name in ("2008_000001", "2008_000002", "2008_000003"):
+        shutil.copy(photos / "grey.png", tmp_path / f"{name}.png")
+    (tmp_path / "test.txt").write_text("2008_000003\n2008_000001\n")
+    arguments = ["predict", run_folder, tmp_path, "--list", tmp_path / "test.txt", "--out", tmp_path / "out"]
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert [Path(row["image"]).stem for row in summary["images"]] == ["2008_000003", "2008_000001"]
+    assert "left out" not in result.output
+    (tmp_path / "test.txt").write_text("2008_000001\nnot_there\nnor_this\n")
+    refused = invoke(*arguments)
+    assert "2 of the 3 images of" in str(refused.exception) and "not_there" in str(refused.exception)
 
 
 def test_labels_are_those_of_the_network(run_folder, photos, tmp_path):

@@ -1,4 +1,4 @@
-"""`ham data prepare`: PASCAL VOC's augmented training set, and results for its evaluation server."""
+"""`ham data prepare`: PASCAL VOC's augmented training set, results for its server, labels of PASCAL-Context."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from hamburger.cli.output import progress_bar
 
 app = typer.Typer(help="Build the files that a data set needs.", no_args_is_help=True)
 
+AnyCounts = Annotated[bool, typer.Option("--any-counts", help="accept other numbers of images than the official ones")]
+
 
 @app.command("voc")
 def prepare_voc(
@@ -18,9 +20,7 @@ def prepare_voc(
     sbd: Annotated[
         Path | None, typer.Option(help="SBD: benchmark_RELEASE/dataset; default: searched near ROOT")
     ] = None,
-    any_counts: Annotated[
-        bool, typer.Option("--any-counts", help="accept other numbers of images than the official ones")
-    ] = False,
+    any_counts: AnyCounts = False,
 ) -> None:
     """Build the augmented training set (10,582 images) from SBD's labels; can be interrupted and repeated."""
     from hamburger_lab.prepare_voc import EXPECTED
@@ -45,3 +45,24 @@ def write_voc_results(
     from hamburger_lab.prepare_voc import write_server_results
 
     typer.echo(f"wrote {len(write_server_results(predicted, out))} labels to {out}")
+
+
+@app.command("context")
+def prepare_context(
+    root: Annotated[Path, typer.Option(help="VOC 2010: VOCdevkit/VOC2010 or a folder above it")],
+    annotations: Annotated[
+        Path | None, typer.Option(help="the official trainval_merged.json; default: in the folder of VOC 2010")
+    ] = None,
+    any_counts: AnyCounts = False,
+) -> None:
+    """Build PASCAL-Context's labels (59 classes, 10,103 images) and lists; can be interrupted and repeated."""
+    from hamburger_lab.prepare_context import EXPECTED
+    from hamburger_lab.prepare_context import prepare_context as build
+
+    expected = None if any_counts else EXPECTED
+    with progress_bar("writing labels") as update:
+        done = build(root, annotations, expected=expected, after=lambda total: update(total=total, advance=1))
+    counts = ", ".join(f"{name} {count:,}" for name, count in done.counts.items())
+    typer.echo(f"{done.tree}: {counts}; {done.already:,} labels existed already")
+    for note in done.notes:
+        typer.echo(note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,10 @@ def predict(
     weights: WeightsPath,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="JPEG, PNG, WebP files, or folders of them")],
     out: Annotated[Path, typer.Option(help="folder for summary.json and the output files")],
+    list_file: Annotated[
+        Path | None,
+        typer.Option("--list", help="only the images whose ids this text file lists, such as VOC's test.txt"),
+    ] = None,
     recursive: Annotated[bool, typer.Option("--recursive", help="search folders recursively")] = False,
     device: Device = "auto",
     scales: Annotated[str | None, typer.Option(help="average predictions over these scales, comma-separated")] = None,
@@ -34,13 +39,15 @@ def predict(
     """Predict labels, classes or objects of images, or disparities of LEFT RIGHT pairs."""
     from rich.console import Console
 
-    from hamburger.errors import OptionError
+    from hamburger.errors import DataError, OptionError
     from hamburger.inference import predict_files
     from hamburger.registry import options_of
+    from hamburger.segmentation.data.base import read_ids
     from hamburger.stereo.predict import find_pairs
     from hamburger.tasks import task_of_weights
     from hamburger.tasks.load import find_weights
     from hamburger.tensors import pick_device
+    from hamburger.training.datasets import join_names
 
     on = pick_device(device)
     path = find_weights(weights)
@@ -59,6 +66,12 @@ def predict(
     file_predictor = predictor(net, info, on, **given)
     find = find_pairs if file_predictor.pairs else predict_files.find_images
     inputs = find(images, recursive=recursive, outside=out)
+    if list_file is not None:
+        ids, found = list(dict.fromkeys(read_ids(list_file))), {image.name: image for image in inputs.photos}
+        if missing := [id for id in ids if id not in found]:
+            count = f"{len(missing)} of the {len(ids)} images of {list_file}"
+            raise DataError(f"predict: {count} are not among the given images: {join_names(missing)}")
+        inputs = replace(inputs, photos=tuple(found[id] for id in ids), left_out=())
     with progress_bar("predicting", len(inputs.photos)) as update:
         summary = predict_files.predict_folder(
             file_predictor, inputs, out, after=lambda image: update(advance=1, description=image.name[-40:])

@@ -7,9 +7,9 @@ voc      PASCAL VOC 2012, 20 classes and background; label value 255 is the void
              ImageSets/Segmentation/<split>.txt    SegmentationClassAug/<id>.png  (for trainaug: `ham data prepare voc`)
 
 context  PASCAL-Context, 59 classes and background, on images of VOC 2010 (4,998 train, 5,105 val). Labels are PNGs with
-         value 0 for background and 1 ... 59 for the classes in alphabetical order, as the Detail API gives them and as
-         other toolboxes convert them. The 459-class .mat files are not read. `root` is `VOC2010`, `VOCdevkit` or its
-         parent:
+         value 0 for background and 1 ... 59 for the classes in alphabetical order. `ham data prepare context` writes
+         them from the official JSON; other toolboxes write the same. The 459-class .mat files are not read. `root` is
+         `VOC2010`, `VOCdevkit` or its parent:
 
              JPEGImages/<id>.jpg    SegmentationClassContext/<id>.png    ImageSets/SegmentationContext/{train,val}.txt
 
