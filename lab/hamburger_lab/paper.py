@@ -67,7 +67,7 @@ def printed_by_context(*tables: dict[str, float]) -> dict[str, str]:
     """Return context -> its methods with the numbers of the tables, such as `da` -> `DANet 82.6; 52.6`."""
     texts: dict[str, list[str]] = {}
     for method in dict.fromkeys(name for table in tables for name in table):
-        numbers = "; ".join(f"{table[method]:g}" if method in table else "-" for table in tables)
+        numbers = "; ".join(f"{table[method]}" if method in table else "-" for table in tables)
         texts.setdefault(METHODS[method], []).append(f"{method} {numbers}")
     return {context: "; ".join(parts) for context, parts in texts.items()}
 

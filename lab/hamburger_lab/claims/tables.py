@@ -198,7 +198,9 @@ def topic_counts(results: Results) -> str:
     lines = []
     for family, title in FAMILIES.items():
         counts = Counter(verdict.word for claim, verdict in verdicts if claim.family == family)
-        lines.append([f"[{title}](generated/claims.md#{_anchor(title)})", *(str(counts[word] or "") for word in words)])
+        lines.append(
+            [f"[{title}](generated/claims.md#{heading_anchor(title)})", *(str(counts[word] or "") for word in words)]
+        )
     total = Counter(verdict.word for _, verdict in verdicts)
     lines.append(["**all**", *(f"**{total[word]}**" for word in words)])
     collapsed = sum(verdict.collapsed for _, verdict in verdicts)
@@ -210,7 +212,7 @@ def topic_counts(results: Results) -> str:
     return f"{markdown_table(['topic', *words], lines)}\n\n{note}"
 
 
-def _anchor(title: str) -> str:
+def heading_anchor(title: str) -> str:
     """Return the anchor of a heading, as GitHub makes it."""
     return "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -").replace(" ", "-")
 

@@ -17,7 +17,17 @@ from hamburger.files import write_atomically
 from hamburger_lab.bench.footprint import count_params_and_macs
 from hamburger_lab.claims import tables as claim_tables
 from hamburger_lab.markdown import markdown_table
-from hamburger_lab.pages import classification, detection, generation, hams, segmentation, stereo, table3, voc_352
+from hamburger_lab.pages import (
+    classification,
+    detection,
+    generation,
+    hams,
+    reproduction,
+    segmentation,
+    stereo,
+    table3,
+    voc_352,
+)
 from hamburger_lab.pages.table3_figure import draw_table3
 from hamburger_lab.propositions.report import study_markdown
 from hamburger_lab.rows import Results, csv_text, select_rows
@@ -101,6 +111,9 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "stereo-real-cpu": lambda results: stereo.real_pairs_table(results.rows("stereo_middlebury_cpu")),
     "stereo-planes-h200": lambda results: stereo.stereo_table(results.rows("stereo_planes_h200")),
     "stereo-real-h200": lambda results: stereo.real_pairs_table(results.rows("stereo_middlebury_h200")),
+    "reproduction": reproduction.overview_table,
+    "reproduction-recipes": reproduction.recipe_table,
+    "reproduction-systems": reproduction.systems_table,
     "claims-attention": claim_tables.attention_answer,
     "claims-topics": claim_tables.topic_counts,
     "propositions": lambda results: study_markdown(results.studies["propositions_cpu"]),
