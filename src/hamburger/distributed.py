@@ -32,6 +32,15 @@ def sum_over_ranks(x: Tensor) -> Tensor:
     return x
 
 
+def mean_over_samples(x: Tensor) -> Tensor:
+    """Return the mean over the first axis on all ranks, without a gradient.   b ...   ->   ..."""
+    total, count = x.sum(0), x.new_tensor(float(x.shape[0]))
+    if world_size() > 1:  # sums and counts, not means: ranks may hold batches of different sizes
+        packed = sum_over_ranks(torch.cat([total.flatten(), count[None]]))
+        total, count = packed[:-1].view_as(total), packed[-1]
+    return total / count
+
+
 def gather_objects(value: Any) -> list[Any]:
     """Return the values of all ranks, in order of rank; all must call this together."""
     gathered = [value] * world_size()

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from hamburger.errors import DataError, NotFiniteError, shorten
 
@@ -77,25 +77,29 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def one_at_a_time(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Let one process at a time into the block, of all that use this file; call `waiting` before having to wait.
+    """Let one process at a time into the block, of all that use this file; call `waiting` before having to wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        if not lock(file, wait=False):
+            waiting()
+            lock(file)
+        yield
 
-    The lock ends with its process, also in a crash. Systems without file locks do not wait.
+
+def lock(file: IO[bytes], *, wait: bool = True) -> bool:
+    """Lock the file until it is closed or this process ends; False where another process holds the lock.
+
+    Systems and file systems without locks let everybody in.
     """
     try:
         import fcntl
-    except ImportError:  # not on this system
-        yield
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as lock:
-        try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):  # held by another process: systems raise one or the other
-            waiting()
-            fcntl.lockf(lock, fcntl.LOCK_EX)
-        except OSError:  # a file system without locks
-            pass
-        yield
+
+        fcntl.lockf(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # systems raise one or the other
+        return False
+    except (ImportError, OSError):
+        pass
+    return True
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from hamburger import distributed
 from hamburger.contexts.common import check_map, check_sizes, contexts, conv, conv_norm_relu
 from hamburger.errors import check_flag, check_positive, check_seed
 from hamburger.layers.recompute import RecentBases
@@ -89,13 +89,7 @@ class EMAU(nn.Module):
             return bases @ weights.mT, bases
 
     def _update(self, bases: Tensor) -> None:
-        total, count = bases.sum(0, keepdim=True), bases.new_tensor(float(bases.shape[0]))
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            # sums and counts, not means: ranks may hold batches of different sizes
-            packed = torch.cat([total.flatten(), count[None]])
-            dist.all_reduce(packed)
-            total, count = packed[:-1].view_as(total), packed[-1]
-        mean = total / count
+        mean = distributed.mean_over_samples(bases)[None]
         mean = normalise_columns(mean) if self.renormalize else mean
         moved = torch.lerp(mean, self.bases.to(mean.dtype), self.momentum).to(self.bases.dtype)
         # a batch with NaN must not spoil the average; decided on the device, without synchronising

@@ -28,7 +28,7 @@ from hamburger.errors import OptionError, check_positive
 from hamburger.hams import cosine
 from hamburger.hams.base import Factors, Ham, hams
 from hamburger.kernels.dispatch import FusedSpec
-from hamburger.linalg import normalize_columns, ridge_projector
+from hamburger.linalg import ridge_projector
 from hamburger.tensors import check_shapes
 
 
@@ -68,21 +68,9 @@ class CD(Ham):
         if steps == 0:
             return factors
         check_shapes("CD.solve", x=(x, "b d n"), bases=(factors.bases, "b d r"))
-        return Factors(solve(x, factors.bases, steps, self.temperature))
+        return Factors(cosine.run_steps(x, factors.bases, steps, self.temperature, unit=True)[0])
 
     def readout(self, x: Tensor, factors: Factors) -> Tensor:
         check_shapes("CD.readout", x=(x, "b d n"), bases=(factors.bases, "b d r"))
         # Solve for the r x d projector, not for r x n codes: the triangular solves then do not grow with n.
         return ridge_projector(factors.bases, self.beta) @ x
-
-
-def solve(x: Tensor, bases: Tensor, steps: int, temperature: float) -> Tensor:
-    """Run `steps` steps of spherical k-means: assign every column, then take the mean direction of each cluster.
-
-    x: b d n   bases: b d r   ->   b d r, columns of unit length (zero where a cluster is empty)
-    """
-    scale = cosine.inverse_norms(x)
-    for _ in range(steps):
-        codes = cosine.assign(x, scale, bases, temperature)
-        bases = normalize_columns(cosine.centroids(*cosine.sums_over_positions(x, codes)))
-    return bases

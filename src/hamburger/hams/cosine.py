@@ -44,6 +44,15 @@ def sums_over_positions(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
     return bmm(x, codes.mT), codes.sum(dim=2).unsqueeze(1)
 
 
-def centroids(xc: Tensor, mass: Tensor) -> Tensor:
-    """X C^T diag(C 1)^-1.   xc: b d r   mass: b 1 r   ->   b d r"""
-    return xc / (mass + EPS)
+def run_steps(x: Tensor, bases: Tensor, steps: int, temperature: float, *, unit: bool) -> tuple[Tensor, Tensor]:
+    """Run `steps` >= 1 steps: assign every column, then move each basis to the mean of its columns, X C^T diag(C 1)^-1.
+
+    x: b d n   bases: b d r   ->   bases: b d r, with columns of unit length if `unit` (zero where a cluster is empty),
+    and the codes they are the means of: b r n
+    """
+    scale = inverse_norms(x)
+    for _ in range(steps):
+        codes = assign(x, scale, bases, temperature)
+        xc, mass = sums_over_positions(x, codes)
+        bases = normalize_columns(xc / (mass + EPS)) if unit else xc / (mass + EPS)
+    return bases, codes

@@ -71,7 +71,7 @@ class VQ(Ham):
         if steps == 0:
             return factors
         check_shapes("VQ.solve", x=(x, "b d n"), bases=(factors.bases, "b d r"))
-        bases, codes = solve(x, factors.bases, steps, self.temperature)
+        bases, codes = cosine.run_steps(x, factors.bases, steps, self.temperature, unit=False)
         return Factors(bases) if self.final_update else Factors(bases, codes)
 
     def readout(self, x: Tensor, factors: Factors) -> Tensor:
@@ -80,15 +80,3 @@ class VQ(Ham):
         check_shapes("VQ.readout", x=(x, "b d n"), bases=(factors.bases, "b d r"))
         scale = cosine.inverse_norms(x.detach() if self.constant_norms else x)
         return cosine.assign(x, scale, factors.bases, self.temperature)
-
-
-def solve(x: Tensor, bases: Tensor, steps: int, temperature: float) -> tuple[Tensor, Tensor]:
-    """Run `steps` >= 1 steps: assign every column, then move each basis to the mean of its columns.
-
-    x: b d n   bases: b d r   ->   bases: b d r, and the codes they are the means of: b r n
-    """
-    scale = cosine.inverse_norms(x)
-    for _ in range(steps):
-        codes = cosine.assign(x, scale, bases, temperature)
-        bases = cosine.centroids(*cosine.sums_over_positions(x, codes))
-    return bases, codes

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError, ShapeError, UnknownNameError, did_you_mean
-from hamburger.tensors import check_tensor
+from hamburger.tensors import check_tensor, list_tensors
 
 
 class LayerActivations(NamedTuple):
@@ -61,12 +61,12 @@ def record_activations(
 
     # both are copied: this layer and later ones may work in place
     def on_entry(name: str, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if (tensor := _first_tensor((*args, *kwargs.values()))) is not None:
-            received[name] = tensor.detach().clone()
+        if tensors := list_tensors((args, kwargs)):
+            received[name] = tensors[0].detach().clone()
 
     def on_exit(name: str, _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-        if (tensor := _first_tensor(output)) is not None and name in received:
-            activations[name] = LayerActivations(received[name], tensor.detach().clone())
+        if (tensors := list_tensors(output)) and name in received:
+            activations[name] = LayerActivations(received[name], tensors[0].detach().clone())
 
     handles = []
     try:
@@ -89,14 +89,6 @@ def record_activations(
                     f"the model's weights"
                 )
     return activations
-
-
-def _first_tensor(value: Any) -> Tensor | None:
-    """The first tensor in nested tuples, lists and dicts, as modules take and return them."""
-    if isinstance(value, Tensor):
-        return value
-    entries = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
-    return next((tensor for entry in entries if (tensor := _first_tensor(entry)) is not None), None)
 
 
 # -- spectra (Fig. 5) --------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from hamburger import distributed
@@ -117,7 +116,7 @@ class HamLayer(nn.Module):
         data = folded if self.axis == "spatial" else folded.mT
         self.ham.check(data.shape[1], data.shape[2])
         bases = self.dictionary(data)
-        if bases is None and dist.is_available() and dist.is_initialized():
+        if bases is None and distributed.world_size() > 1:
             # each process takes its rows of what a single process draws for the global batch
             like, d = widen(data[:0]), data.shape[1]
             bases = distributed.draw_for_global_batch(lambda rows: self.ham.draw(rows, d, like=like), data.shape[0])
@@ -184,13 +183,7 @@ class Dictionary(nn.Module):
         if self.init != "online" or not self.training or is_recomputing():
             return
         per_sample = bases.detach().unflatten(0, (-1, self.heads))  # b s d r
-        total, count = per_sample.sum(0), bases.new_tensor(float(per_sample.shape[0]))
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            # sums and counts, not means: batch sizes may differ between processes
-            packed = torch.cat([total.flatten(), count[None]])
-            dist.all_reduce(packed)
-            total, count = packed[:-1].view_as(total), packed[-1]
-        mean = (total / count).to(self.bases.dtype)
+        mean = distributed.mean_over_samples(per_sample).to(self.bases.dtype)
         moved = normalize_columns(torch.lerp(self.bases, mean, self.momentum))
         # a batch with NaN must not spoil the average; decided on the device, without synchronising
         self.bases.copy_(torch.where(torch.isfinite(moved).all(), moved, self.bases))

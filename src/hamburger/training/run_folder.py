@@ -13,7 +13,15 @@ import torch
 from hamburger import distributed
 from hamburger.environment import describe_environment
 from hamburger.errors import CheckpointError, DataError, OptionError, TrainingError, shorten
-from hamburger.files import encode_json, is_number, read_json_object, read_text, remove_partial_files, write_durably
+from hamburger.files import (
+    encode_json,
+    is_number,
+    lock,
+    read_json_object,
+    read_text,
+    remove_partial_files,
+    write_durably,
+)
 from hamburger.kernels.dispatch import BACKEND_VARIABLE
 from hamburger.training import checkpoint
 from hamburger.training.metrics_log import ThroughputClock
@@ -34,22 +42,9 @@ def in_use(path: Path) -> bool:
     """
     try:
         with (path / LOCK).open("r+b") as file:
-            return not try_lock(file)
+            return not lock(file, wait=False)
     except OSError:  # no such run
         return False
-
-
-def try_lock(file: IO[bytes]) -> bool:
-    """Lock the file until it is closed or this process ends; False where another process holds the lock."""
-    try:
-        import fcntl
-
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):  # no locks on this system or file system
-        pass
-    return True
 
 
 class RunFolder:
@@ -85,7 +80,7 @@ class RunFolder:
     def _lock_folder(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = (self.path / LOCK).open("ab")
-        if not try_lock(self._lock):
+        if not lock(self._lock, wait=False):
             self.release()
             raise OptionError(f"train: another process is training in {self.path}; wait for it, or name another folder")
         remove_partial_files(self.path, RECIPE, RESULT, "*.ckpt", "*.safetensors", "samples/*")
