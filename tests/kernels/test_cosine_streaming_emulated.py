@@ -71,7 +71,7 @@ def solve(
         for module, name, stand_in in (
             *((module, "streaming_grid", lambda *_: cut) for module in (vq, cd)),
             (cosine, "launch", start),
-            (cd, "_launch_readout", read_out),
+            (common, "launch_readout", read_out),
         ):
             stack.enter_context(mock.patch.object(module, name, stand_in))
         if ham == "vq":
@@ -187,7 +187,7 @@ def test_the_block_uses_them(ham, monkeypatch):
     for module in (vq, cd):
         monkeypatch.setattr(module, "streaming_grid", lambda *_: StreamingGrid(128, 64, 2, 2))
     monkeypatch.setattr(cosine, "launch", start)
-    monkeypatch.setattr(cd, "_launch_readout", read_out)
+    monkeypatch.setattr(common, "launch_readout", read_out)
     draw = torch.Generator().manual_seed(0)
     z, bases = torch.randn(2, 100, 131, generator=draw).bfloat16(), torch.randn(2, 100, 20, generator=draw)
     counters = torch.zeros(2, common.COUNTERS_PER_IMAGE, dtype=torch.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hamburger.kernels.common import own_columns, own_part, product, project, store_codes
+from hamburger.kernels.common import load_codes, own_columns, own_part, product, project, store_codes
 
 
 @triton.jit
@@ -223,9 +223,7 @@ def pull_back_kernel(
         NORM, PROJECT, FINE, R, BN, BD, BK,
     )  # fmt: skip
     if RATIO:
-        # BN R
-        m_q = (o_n < n)[:, None] & (o_r < r)[None, :]
-        b_dc *= tl.load(p_q + i_b * n * r + o_n[:, None] * r + o_r[None, :], mask=m_q, other=0.0).to(tl.float32)
+        b_dc *= load_codes(p_q + i_b * n * r, n, r, o_n, R).to(tl.float32)
     p_d += i_b * d * r
     p_sums += tl.program_id(0).to(tl.int64) * d
     for i_d in range(0, d, BD):

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hamburger.errors import OptionError
 from hamburger.kernels.launcher import launch
-from hamburger.kernels.tiling import TileSizes, cdiv, split_positions
+from hamburger.kernels.tiling import TileSizes, cdiv, split_positions, tile_sizes
 
 
 @triton.jit
@@ -256,6 +256,30 @@ def gram_kernel(p_d, p_g, d, r, KIND: tl.constexpr, FD: tl.constexpr, FR: tl.con
     tl.store(p_g + i_b * r * r + o_i[:, None] * r + o_j[None, :], b_g, mask=(o_i < r)[:, None] & (o_j < r)[None, :])
 
 
+@triton.jit
+def readout_kernel(
+    p_x, p_in, p_out, p_more, p_ratio, p_c, p_y, d, n, r, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn,
+    MORE: tl.constexpr, RATIO: tl.constexpr, STORE: tl.constexpr, EXPAND: tl.constexpr,
+    KIND: tl.constexpr, COARSE: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
+):  # fmt: skip
+    """C = Q * (A^T X + more), with EXPAND also Y = B C, for two dictionaries A (in) and B (out). Grid: b * tiles of n.
+
+    A program owns BN columns.   x, y: b d n   in, out: b d r   more (if MORE), ratio (Q, if RATIO), c: b n r
+    CD's read-out has A = M^T (the ridge projector) and B = D; its derivative has them exchanged, the cotangent of Y in
+    place of X and that of C added, with no codes to store. NMF's derivative has A = B = D, and Q.
+    """
+    i_b, o_n = own_columns(n, BN)
+    b_c = project(p_x + i_b * s_xb, p_in + i_b * d * r, d, n, r, s_xd, s_xn, o_n, KIND, R, BN, BD)
+    if MORE:
+        b_c += load_codes(p_more + i_b * n * r, n, r, o_n, R)
+    if RATIO:
+        b_c *= load_codes(p_ratio + i_b * n * r, n, r, o_n, R).to(tl.float32)
+    if STORE:
+        store_codes(b_c, p_c + i_b * n * r, n, r, o_n, R)
+    if EXPAND:
+        expand(b_c, p_out + i_b * d * r, p_y + i_b * s_yb, d, n, r, s_yd, s_yn, o_n, COARSE, R, BN, BD)
+
+
 # -- precision of products ---------------------------------------------------------------------------------------------
 
 
@@ -374,3 +398,19 @@ def gram_matrix(bases: Tensor, dtype: torch.dtype, t: TileSizes) -> Tensor:
         bases, out, d, r, KIND=factor_product_kind(dtype), FD=t.GD, FR=t.FG, num_warps=4,
     )  # fmt: skip
     return out
+
+
+def launch_readout(
+    x: Tensor, into: Tensor, out: Tensor, more: Tensor | None, codes: Tensor | None, y: Tensor | None,
+    *, ratio: Tensor | None = None, fine: bool = True,
+) -> None:  # fmt: skip
+    """Write C and Y of `readout_kernel`, those that are given.   into (A), out (B): b d r   fine: see `product_kind`"""
+    (b, d, n), r = x.shape, into.shape[2]
+    t = tile_sizes(d, n, r, x.dtype)
+    of_y, of_codes = x if y is None else y, [into if given is None else given for given in (more, ratio, codes)]
+    launch(
+        readout_kernel, (b * cdiv(n, t.BN),),
+        x, into, out, *of_codes, of_y, d, n, r, *x.stride(), *of_y.stride(),
+        MORE=more is not None, RATIO=ratio is not None, STORE=codes is not None, EXPAND=y is not None,
+        KIND=product_kind(x.dtype, fine=fine), COARSE=product_kind(x.dtype), R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
+    )  # fmt: skip

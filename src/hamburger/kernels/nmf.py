@@ -14,7 +14,6 @@ from hamburger.kernels.common import add_parts, expand, load_codes, own_columns,
 from hamburger.kernels.launcher import device_of, launch
 from hamburger.kernels.nmf_hopper import NMFFactors
 from hamburger.kernels.tiling import (
-    TileSizes,
     cdiv,
     power_of_two,
     resident_grid,
@@ -46,13 +45,16 @@ def ratio(
 
 
 @triton.jit
-def step_kernel(
-    p_x, p_d, p_g, p_c, d, n, r, s_xb, s_xd, s_xn, eps,
-    FIRST: tl.constexpr, KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
+def codes_kernel(
+    p_x, p_d, p_g, p_c, p_last, p_ratio, p_y, d, n, r, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, eps,
+    FIRST: tl.constexpr, KEEP: tl.constexpr, EXPAND: tl.constexpr,
+    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """One update of the codes, in place; FIRST computes the codes before it. Grid: b * tiles of n.
+    """One update of the codes, from `c` into `last`; FIRST computes those before it. Grid: b * tiles of n.
 
-    A program owns BN columns.   x: b d n   d: b d r   g (D^T D): b r r   c: b n r
+    x, y: b d n   d: b d r   g (D^T D): b r r   c, last, ratio (Q): b n r   A program owns BN columns.
+    It is linear in X: C = Q * D^T X with Q = C / (D^T D C + eps) from before it. For the read-out: the gradient needs Q
+    (KEEP), and EXPAND writes Y = D C.
     """
     i_b, o_n = own_columns(n, BN)
     p_d, p_g, p_c = p_d + i_b * d * r, p_g + i_b * r * r, p_c + i_b * n * r
@@ -60,54 +62,14 @@ def step_kernel(
     if FIRST:
         store_codes(softmax(b_xd, r, R), p_c, n, r, o_n, R)
         tl.debug_barrier()  # `ratio` reads them back, each thread what others wrote
-    b_c = ratio(p_c, p_g, n, r, o_n, eps, KIND, R, BN, BK) * b_xd
-    tl.debug_barrier()  # no thread overwrites what another still has to read
-    store_codes(b_c, p_c, n, r, o_n, R)
-
-
-@triton.jit
-def readout_kernel(
-    p_x, p_d, p_g, p_c, p_last, p_ratio, p_y, d, n, r, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, eps,
-    FIRST: tl.constexpr, KEEP: tl.constexpr, EXPAND: tl.constexpr,
-    KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """The last update of the codes, into `last`, and with EXPAND also Y = D C. Grid: b * tiles of n.
-
-    x, y: b d n   d: b d r   g (D^T D): b r r   c, last, ratio (Q): b n r   A program owns BN columns.
-    It is linear in X: C = Q * D^T X with Q = C / (D^T D C + eps) from before it, which its gradient needs (KEEP).
-    """
-    i_b, o_n = own_columns(n, BN)
-    p_d, p_g, p_c = p_d + i_b * d * r, p_g + i_b * r * r, p_c + i_b * n * r
-    b_xd = project(p_x + i_b * s_xb, p_d, d, n, r, s_xd, s_xn, o_n, KIND, R, BN, BD)
-    if FIRST:
-        store_codes(softmax(b_xd, r, R), p_c, n, r, o_n, R)
-        tl.debug_barrier()
     b_ratio = ratio(p_c, p_g, n, r, o_n, eps, KIND, R, BN, BK)
     if KEEP:
         store_codes(b_ratio.to(p_ratio.dtype.element_ty), p_ratio + i_b * n * r, n, r, o_n, R)
     b_c = b_ratio * b_xd
-    tl.debug_barrier()  # `last` may be `c`
+    tl.debug_barrier()  # `last` may be `c`: no thread overwrites what another still has to read
     store_codes(b_c.to(p_last.dtype.element_ty), p_last + i_b * n * r, n, r, o_n, R)
     if EXPAND:
         expand(b_c, p_d, p_y + i_b * s_yb, d, n, r, s_yd, s_yn, o_n, KIND, R, BN, BD)
-
-
-@triton.jit
-def pull_back_kernel(
-    p_dy, p_d, p_ratio, p_more, p_dx, d, n, r, s_yb, s_yd, s_yn, s_xb, s_xd, s_xn,
-    MORE: tl.constexpr, KIND: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, BD: tl.constexpr,
-):  # fmt: skip
-    """The cotangent of X: D (Q * (D^T dY + dC)), dC if MORE. Grid: b * tiles of n.
-
-    A program owns BN columns.   dy, dx: b d n   d: b d r   ratio (Q), more (dC): b n r
-    """
-    i_b, o_n = own_columns(n, BN)
-    p_d += i_b * d * r
-    b_dc = project(p_dy + i_b * s_yb, p_d, d, n, r, s_yd, s_yn, o_n, KIND, R, BN, BD)
-    if MORE:
-        b_dc += load_codes(p_more + i_b * n * r, n, r, o_n, R)
-    b_dc *= load_codes(p_ratio + i_b * n * r, n, r, o_n, R).to(tl.float32)
-    expand(b_dc, p_d, p_dx + i_b * s_xb, d, n, r, s_xd, s_xn, o_n, KIND, R, BN, BD)
 
 
 @triton.jit
@@ -170,12 +132,19 @@ def _solve_tiled(
     (b, d, n), r = x.shape, bases.shape[2]
     t, kind = tile_sizes(d, n, r, x.dtype), common.product_kind(x.dtype)
     codes = x.new_empty(b, n, r, dtype=torch.float32)
+
+    def update_codes(step: int, last: Tensor, ratio: Tensor | None = None, y: Tensor | None = None) -> None:
+        out, of_ratio = x if y is None else y, codes if ratio is None else ratio
+        launch(
+            codes_kernel, (b * cdiv(n, t.BN),),
+            x, bases, gram, codes, last, of_ratio, out, d, n, r, *x.stride(), *out.stride(), eps,
+            FIRST=step == 0, KEEP=ratio is not None, EXPAND=y is not None,
+            KIND=kind, R=t.R, BN=t.BN, BD=t.BD, BK=t.BK, num_warps=t.warps,
+        )  # fmt: skip
+
     gram = common.gram_matrix(bases, x.dtype, t)
     for step in range(steps):
-        launch(
-            step_kernel, (b * cdiv(n, t.BN),),
-            x, bases, gram, codes, d, n, r, *x.stride(), eps, FIRST=step == 0, KIND=kind, BK=t.BK, **_column_tiles(t)
-        )  # fmt: skip
+        update_codes(step, codes)
         sums = common.sum_over_positions(x, codes, t, kind, gram=True)
         old, bases = bases, torch.empty_like(bases)  # not in place: other programs still read the old rows
         parts = power_of_two(sums.shape[1])
@@ -189,27 +158,12 @@ def _solve_tiled(
     y = torch.empty_like(x) if product else None
     ratio = torch.empty_like(codes, dtype=common.saved_dtype(x.dtype)) if keep else None
     last = codes if dtype == codes.dtype else torch.empty_like(codes, dtype=dtype)
-    out = x if y is None else y
-    launch(
-        readout_kernel, (b * cdiv(n, t.BN),),
-        x, bases, gram, codes, last, codes if ratio is None else ratio, out, d, n, r, *x.stride(), *out.stride(), eps,
-        FIRST=steps == 0, KEEP=keep, EXPAND=product, KIND=kind, BK=t.BK, **_column_tiles(t),
-    )  # fmt: skip
+    update_codes(steps, last, ratio, y)
     return NMFFactors(bases if steps else bases.clone(), last, y, ratio)
 
 
 def input_cotangent(dy: Tensor, dc: Tensor | None, bases: Tensor, ratio: Tensor) -> Tensor:
-    """The cotangent of x from those of D C and of the codes.   dy: b d n   dc, ratio (Q): b n r   ->   b d n"""
-    (b, d, n), r = dy.shape, bases.shape[2]
-    t = tile_sizes(d, n, r, dy.dtype)
+    """D (Q * (D^T dY + dC)), the cotangent of x.   dy: b d n   dc, ratio (Q): b n r   ->   b d n"""
     dx = torch.empty_like(dy)
-    launch(
-        pull_back_kernel, (b * cdiv(n, t.BN),),
-        dy, bases, ratio, ratio if dc is None else dc, dx, d, n, r, *dy.stride(), *dx.stride(),
-        MORE=dc is not None, KIND=common.product_kind(dy.dtype), **_column_tiles(t),
-    )  # fmt: skip
+    common.launch_readout(dy, bases, bases, dc, None, dx, ratio=ratio, fine=False)
     return dx
-
-
-def _column_tiles(t: TileSizes) -> dict[str, int]:
-    return {"R": t.R, "BN": t.BN, "BD": t.BD, "num_warps": t.warps}
