@@ -104,7 +104,7 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
         (["train", "cifar10", "--run", "RUN"], "--data DIR"),
         (["train", "cifar10", "--run", "RUN", "--data", "NOWHERE"], "NOWHERE"),
         (["train", "figures", "--run", "RUN", "--set", "model.context=sagn"], "did you mean 'sagan'"),
-        (["train", "figures", "--run", "RUN", "--set", "optim.lr=1"], "no field 'lr'"),
+        (["train", "figures", "--run", "RUN", "--set", "optim.lr=1"], "no field 'optim.lr'"),
         (["train", "figures", "--run", "RUN", "--devices", "3"], "--set batch=33"),
         (["train", "figures", "--run", "RUN", "--accelerator", "tpu"], "accelerator"),
         (["sample", "NOWHERE", "--out", "RUN"], "NOWHERE"),

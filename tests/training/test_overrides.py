@@ -51,8 +51,8 @@ def test_later_overrides_win_and_the_recipe_is_unchanged():
     ("setting", "message"),
     [
         ("lr=0.1", r"--set lr=0.1: no field 'lr' \(did you mean optim.lr\?\)"),
-        ("model.contxt=vq", r"no field 'contxt' \(did you mean model.context\?\)"),
-        ("optm.lr=1", r"no field 'optm' \(did you mean optim.lr\?\)"),
+        ("model.contxt=vq", r"no field 'model.contxt' \(did you mean model.context\?\)"),
+        ("optm.lr=1", r"no field 'optm.lr' \(did you mean optim.lr\?\)"),
         ("croop=1", r"did you mean data.crop\?"),
         ("zzz=1", "no field 'zzz'; fields: name, batch"),
         ("optim.lr=fast", "takes a number, got 'fast'"),

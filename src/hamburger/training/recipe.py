@@ -256,10 +256,8 @@ def _cast(kind: Any, value: Any, place: str) -> Any:
         return _build(kind, value, place)
     if required := _required(kind):
         return None if value is None else _cast(required, value, place)
-    if get_origin(kind) is tuple and isinstance(value, list | tuple):
-        kinds = get_args(kind)
-        if len(value) != len(kinds):
-            raise OptionError(f"{place}: takes {len(kinds)} values, got {len(value)}: {shorten(value)}")
+    kinds = get_args(kind)
+    if get_origin(kind) is tuple and isinstance(value, list | tuple) and len(value) == len(kinds):
         return tuple(_cast(inner, part, place) for inner, part in zip(kinds, value, strict=True))
     if get_origin(kind) is dict and isinstance(value, Mapping):
         return {str(key): _copy_plain(inner, f"{place}.{show(key)}") for key, inner in value.items()}
@@ -298,7 +296,7 @@ def _describe_type(kind: Any) -> str:
     if get_origin(kind) is tuple:
         return f"{len(get_args(kind))} comma-separated values"
     words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    return words.get(kind, "named options")
+    return words.get(kind, "options by name")
 
 
 # -- overrides ---------------------------------------------------------------------------------------------------------
@@ -337,66 +335,54 @@ def apply(recipe: Recipe, settings: Iterable[str]) -> Recipe:
 
 def _read_setting(recipe: type, path: str, text: str, setting: str) -> Any:
     """The value of a setting; raise on a path that names no field, and suggest the nearest one."""
-    kind: Any = recipe
-    names = path.split(".")
-    for depth, name in enumerate(names):
-        if get_origin(kind) is dict:
-            return _guess(text)
-        if not dataclasses.is_dataclass(kind):
-            field_type = _describe_type(kind)
-            raise OptionError(f"--set {path}: '{names[depth - 1]}' is {field_type} and has no field '{name}'")
-        hints = get_type_hints(kind)
-        if name not in hints:
-            raise OptionError(f"--set {show(setting)}: no field {shorten(name)}{_suggest(recipe, names)}")
-        kind = hints[name]
-    if dataclasses.is_dataclass(kind):
-        fields = ", ".join(get_type_hints(kind))
-        raise OptionError(f"--set {path}: '{names[-1]}' is a group; set one of its fields: {fields}")
-    return _parse(kind, text, path)
+    fields = dict(_fields(recipe))
+    if path in fields:
+        return _parse(fields[path], text)
+    owner = next((name for name in fields if path.startswith(f"{name}.")), None)
+    if owner is not None and get_origin(fields[owner]) is dict:
+        return _guess(text)
+    if owner is not None:
+        field_type, rest = _describe_type(fields[owner]), path.removeprefix(f"{owner}.")
+        raise OptionError(f"--set {owner}: '{owner}' is {field_type} and has no field {shorten(rest)}")
+    if inside := [name for name in fields if name.startswith(f"{path}.")]:
+        raise OptionError(f"--set {path}: '{path}' is a group; set one of its fields: {', '.join(inside)}")
+    raise OptionError(f"--set {show(setting)}: no field {shorten(path)}{_suggest(list(fields), path)}")
 
 
-def _suggest(recipe: type, names: list[str]) -> str:
+def _suggest(paths: list[str], path: str) -> str:
     """` (did you mean optim.lr?)` for `lr`: the same name in another group first, then similar spellings."""
-    paths = list(_paths(recipe))
-    nearest = [path for path in paths if path.split(".")[-1] == names[-1]]
-    nearest = nearest or difflib.get_close_matches(".".join(names), paths, n=1, cutoff=0.5)
-    if not nearest:
-        last_names = {path.split(".")[-1]: path for path in reversed(paths)}
-        nearest = [last_names[name] for name in difflib.get_close_matches(names[-1], last_names, n=1, cutoff=0.5)]
+    last_names = {known.split(".")[-1]: known for known in reversed(paths)}
+    name = path.split(".")[-1]
+    nearest = [known for known in paths if known.split(".")[-1] == name]
+    nearest = nearest or difflib.get_close_matches(path[:80], paths, n=1, cutoff=0.5)
+    nearest = nearest or [last_names[one] for one in difflib.get_close_matches(name[:80], last_names, n=1, cutoff=0.5)]
     return f" (did you mean {' or '.join(nearest)}?)" if nearest else f"; fields: {', '.join(paths)}"
 
 
-def _paths(group: Any) -> Iterator[str]:
-    """Dotted names of all fields, those of groups included."""
+def _fields(group: Any) -> Iterator[tuple[str, Any]]:
+    """Dotted names and types of all fields, those inside groups included."""
     for name, kind in get_type_hints(group).items():
         if dataclasses.is_dataclass(kind):
-            yield from (f"{name}.{path}" for path in _paths(kind))
+            yield from ((f"{name}.{path}", inner) for path, inner in _fields(kind))
         else:
-            yield name
+            yield name, kind
 
 
-def _parse(kind: Any, text: str, path: str) -> Any:
-    """`text` as the type of a field."""
+def _parse(kind: Any, text: str) -> Any:
+    """`text` as a plain value for a field of this type; what does not fit stays text, which `_cast` refuses."""
     if required := _required(kind):
-        return None if text.lower() == "none" else _parse(required, text, path)
+        return None if text.lower() == "none" else _parse(required, text)
     if get_origin(kind) is tuple:
-        kinds, parts = get_args(kind), text.strip("()[]").split(",")
-        if len(parts) != len(kinds):
-            raise OptionError(f"--set {path}: takes {len(kinds)} comma-separated values, got {shorten(text)}")
-        return tuple(_parse(inner, part.strip(), path) for inner, part in zip(kinds, parts, strict=True))
+        return [_parse(get_args(kind)[0], part.strip()) for part in text.strip("()[]").split(",")]
     if get_origin(kind) is dict:
-        options = {} if text.lower() in ("", "none") else _guess(text)
-        if not isinstance(options, dict):
-            raise OptionError(f"--set {path}: takes options by name, such as {path}.rank=32, got {shorten(text)}")
-        return options
-    if kind is bool and text.lower() in ("true", "yes", "on", "1", "false", "no", "off", "0"):
-        return text.lower() in ("true", "yes", "on", "1")
+        return {} if text.lower() in ("", "none") else _guess(text)
+    if kind is bool:
+        words = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
+        return words.get(text.lower(), text)
     try:
-        if kind in (str, int, float):
-            return kind(text)
+        return kind(text)
     except ValueError:
-        pass
-    raise OptionError(f"--set {path}: takes {_describe_type(kind)}, got {shorten(text)}")
+        return text
 
 
 def _guess(text: str) -> Any:
