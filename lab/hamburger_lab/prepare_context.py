@@ -20,11 +20,11 @@ import numpy as np
 
 from hamburger.detection.data.coco import read_mask
 from hamburger.errors import DataError, InputError
-from hamburger.files import write_atomically
+from hamburger.files import read_bytes, write_atomically
 from hamburger.training.datasets import check_root, join_problems
 from hamburger.training.image_files import encode_label_png, voc_palette
 from hamburger.training.loader import prefetch
-from hamburger.training.safe_files import MAX_JSON_BYTES, check_pixels, check_relative, read_bytes
+from hamburger.training.safe_files import MAX_JSON_BYTES, check_pixels, check_relative
 
 EXPECTED = {"train": 4_998, "val": 5_105}
 FILE = "trainval_merged.json"

@@ -20,14 +20,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hamburger.errors import DataError, OptionError, shorten
-from hamburger.files import read_json_object, write_atomically
+from hamburger.files import read_bytes, read_json_object, write_atomically
 from hamburger.inference.predict_files import SUMMARY
 from hamburger.segmentation.data.base import read_ids
 from hamburger.segmentation.data.published import VOC_CLASSES, find_voc
 from hamburger.training.datasets import join_problems
 from hamburger.training.image_files import Bytes, encode_label_png, read_indices, voc_palette
 from hamburger.training.loader import prefetch
-from hamburger.training.safe_files import MAX_FILE_BYTES, check_pixels, describe, read_bytes
+from hamburger.training.safe_files import MAX_FILE_BYTES, check_pixels, describe
 
 EXPECTED = {"trainaug": 10_582, "val": 1_449, "test": 1_456}
 SBD_PLACES = ("", "dataset", "benchmark_RELEASE/dataset", "SBD", "sbd", "SBD/dataset", "SBD/benchmark_RELEASE/dataset")

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import secrets
+import stat
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -177,17 +178,26 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def read_bytes(path: Path, most: int, call: str = "") -> bytes:
+    """The content of a file of at most `most` bytes; DataError where it is longer or not a regular file."""
+    where = f"{call}: {path}" if call else str(path)
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device might never end
+            raise DataError(f"{where}: {'is a folder' if path.is_dir() else 'is not a regular file'}; expected a file")
+        if status.st_size > most:
+            raise DataError(f"{where}: has {status.st_size:,} bytes; at most {most:,} are read")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"{where}: missing") from None
+    except OSError as closed:
+        raise DataError(f"{where}: cannot be read ({closed.strerror or closed})") from None
+
+
 def read_text(path: Path, call: str, *, most: int = 2**20) -> str:
     """The text of a small file; DataError where it is not a regular file, longer than `most` bytes or not UTF-8."""
-    if not path.is_file():
-        problem = "is not a regular file" if path.exists() else "does not exist"
-        raise DataError(f"{call}: {path} {problem}; name a file")
-    with path.open("rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise DataError(f"{call}: {path} is longer than {most} bytes; name the file that was meant")
     try:
-        return content.decode()
+        return read_bytes(path, most, call).decode()
     except UnicodeDecodeError as error:
         raise DataError(f"{call}: {path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
 

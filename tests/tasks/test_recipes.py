@@ -133,7 +133,7 @@ def test_recipe_file_replaces_a_name(tmp_path):
             b'{"name": "a", "data": {"name": "a", "options": {"a": 1e999}}}',
             "the number '1e999' is too large",
         ),
-        (b" " * (2**20 + 1), "longer than 1048576 bytes"),
+        (b" " * (2**20 + 1), "has 1,048,577 bytes; at most 1,048,576 are read"),
     ],
     ids=range(8),
 )
@@ -152,11 +152,11 @@ def test_recipe_files_of_other_kinds_raise(tmp_path):
     os.mkfifo(tmp_path / "fifo.json")
     (tmp_path / "device.json").symlink_to("/dev/zero")
     for name in ("folder.json", "fifo.json", "device.json"):
-        with pytest.raises(HamburgerError, match="is not a regular file"):
+        with pytest.raises(HamburgerError, match="is (a folder|not a regular file); expected a file"):
             find_training(str(tmp_path / name))
     with (tmp_path / "large.json").open("wb") as file:
         file.truncate(2**40)
-    with pytest.raises(HamburgerError, match="longer than"):
+    with pytest.raises(HamburgerError, match="at most 1,048,576 are read"):
         find_training(str(tmp_path / "large.json"))
 
 

@@ -22,9 +22,10 @@ from PIL import Image
 
 from hamburger.detection.data import create_detection_set
 from hamburger.errors import DataError, shorten
+from hamburger.files import read_bytes
 from hamburger.segmentation.data import create_dataset
 from hamburger.training.image_files import read_image
-from hamburger.training.safe_files import MAX_PIXELS, check_relative, read_bytes, read_npy
+from hamburger.training.safe_files import MAX_PIXELS, check_relative, read_npy
 from hamburger_lab.prepare_voc import read_sbd_label
 
 # -- memory ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import math
-import stat
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hamburger.errors import DataError, shorten
+from hamburger.files import read_bytes
 
 MAX_PIXELS = 2**26
 MAX_FILE_BYTES = 64 * 2**20
@@ -40,21 +40,6 @@ def check_pixels(path: Path, width: int, height: int) -> None:
             f"{path}: {width} x {height} pixels are more than the {MAX_PIXELS:,} that are read; resize it, or cut it "
             f"into tiles"
         )
-
-
-def read_bytes(path: Path, most: int) -> bytes:
-    """Return the content of a file of at most `most` bytes."""
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device might never end
-            raise DataError(f"{path}: {'is a folder' if path.is_dir() else 'is not a regular file'}; expected a file")
-        if status.st_size > most:
-            raise DataError(f"{path}: has {status.st_size:,} bytes; at most {most:,} are read")
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise DataError(f"{path}: missing") from None
-    except OSError as closed:
-        raise DataError(f"{path}: cannot be read ({closed.strerror or closed})") from None
 
 
 def read_lines(path: Path, content: str) -> list[str]:

@@ -13,7 +13,8 @@ import numpy as np
 
 from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
 from hamburger.errors import DataError, OptionError, check_choice, shorten
-from hamburger.training.safe_files import MAX_FILE_BYTES, describe, read_bytes
+from hamburger.files import read_bytes
+from hamburger.training.safe_files import MAX_FILE_BYTES, describe
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SIZE = 32

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from hamburger.detection.data import DetectionSet, Scene, detection_sets
 from hamburger.errors import DataError, InputError, check_choice, shorten
+from hamburger.files import read_bytes
 from hamburger.training.datasets import Row, check_root, inspect_samples, select_classes
 from hamburger.training.image_files import read_image, voc_palette
 from hamburger.training.safe_files import (
@@ -32,7 +33,6 @@ from hamburger.training.safe_files import (
     check_pixels,
     check_relative,
     describe,
-    read_bytes,
 )
 
 LAYOUT = "annotations/instances_<split>.json and a folder <split> of images"
