@@ -152,7 +152,7 @@ def test_recipe_files_of_other_kinds_raise(tmp_path):
     os.mkfifo(tmp_path / "fifo.json")
     (tmp_path / "device.json").symlink_to("/dev/zero")
     for name in ("folder.json", "fifo.json", "device.json"):
-        with pytest.raises(HamburgerError, match="is (a folder|not a regular file); expected a file"):
+        with pytest.raises(HamburgerError, match=r"is (a folder|not a regular file); expected a file"):
             find_training(str(tmp_path / name))
     with (tmp_path / "large.json").open("wb") as file:
         file.truncate(2**40)
