@@ -61,14 +61,14 @@ def score_labels(archive: Path, data: Path) -> tuple[dict[str, Any], dict[str, A
 
 def object_recalls(predicted: Any, truth: Any, objects: Any) -> list[tuple[float, float]]:
     """Return (share of the image, share of its pixels predicted as its class) of every object of an image."""
-    found = []
+    recalls = []
     for index in np.setdiff1d(objects, [0, VOID]):
         inside = (objects == index) & (truth != VOID)
         if not inside.any():
             continue
         label = np.bincount(truth[inside]).argmax()
-        found.append((float(inside.mean()), float((predicted[inside] == label).mean())))
-    return found
+        recalls.append((float(inside.mean()), float((predicted[inside] == label).mean())))
+    return recalls
 
 
 def main(values: Sequence[str] | None = None) -> None:

@@ -29,7 +29,7 @@ def png_files(folder):
 
 def test_the_same_seed_writes_the_same_files(run, tmp_path):
     generator, info, _ = open_generator(run)
-    wanted = {"count": 5, "rows": 2, "ways": 2, "stops": 4, "seed": 3}
+    wanted = {"count": 5, "rows": 2, "interpolations": 2, "stops": 4, "seed": 3}
     written = write_samples(generator, info.classes, tmp_path / "a", SampleRequest(**wanted))
     write_samples(generator, info.classes, tmp_path / "b", SampleRequest(**wanted, batch=2))
     one, other = png_files(tmp_path / "a"), png_files(tmp_path / "b")
@@ -42,7 +42,10 @@ def test_the_same_seed_writes_the_same_files(run, tmp_path):
     write_samples(generator, info.classes, tmp_path / "c", SampleRequest(**{**wanted, "seed": 4}))
     assert png_files(tmp_path / "c")["sheet.png"] != one["sheet.png"]
     write_samples(
-        generator, info.classes, tmp_path / "d", SampleRequest(count=3, rows=0, ways=0, classes=("cross", "0"))
+        generator,
+        info.classes,
+        tmp_path / "d",
+        SampleRequest(count=3, rows=0, interpolations=0, classes=("cross", "0")),
     )
     assert [name.rsplit("-", 1)[1] for name in png_files(tmp_path / "d") if "image-" in name] == [
         *("2.png", "0.png", "2.png")
@@ -52,25 +55,27 @@ def test_the_same_seed_writes_the_same_files(run, tmp_path):
 def test_files_of_an_older_call_are_removed(run, tmp_path):
     generator, info, _ = open_generator(run)
     out, outside = tmp_path / "made", tmp_path / "outside.png"
-    write_samples(generator, info.classes, out, SampleRequest(count=6, rows=2, ways=0))
+    write_samples(generator, info.classes, out, SampleRequest(count=6, rows=2, interpolations=0))
     own = [out / "images" / "mine.png", out / "notes.txt", outside]
     for path in own:
         path.touch()
     summary = json.loads((out / "samples.json").read_text())
     summary["files"] += ["../outside.png", "notes.txt", "images/mine.png", str(outside), 7]
     (out / "samples.json").write_text(json.dumps(summary))
-    write_samples(generator, info.classes, out, SampleRequest(count=3, rows=0, ways=1, classes=("ring",)))
+    write_samples(generator, info.classes, out, SampleRequest(count=3, rows=0, interpolations=1, classes=("ring",)))
     listed = json.loads((out / "samples.json").read_text())["files"]
     assert {*png_files(out)} == {*listed, "images/mine.png"} and len(listed) == 5
     assert all(path.exists() for path in own)
     (out / "samples.json").write_text("a file of the user")
-    write_samples(generator, info.classes, out, SampleRequest(count=1, rows=0, ways=0))
+    write_samples(generator, info.classes, out, SampleRequest(count=1, rows=0, interpolations=0))
 
     def stopped():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_samples(generator, info.classes, out, SampleRequest(count=2, rows=0, ways=0, seed=9), after=stopped)
+        write_samples(
+            generator, info.classes, out, SampleRequest(count=2, rows=0, interpolations=0, seed=9), after=stopped
+        )
     assert json.loads((out / "samples.json").read_text())["files"] == [
         name for name in png_files(out) if name.startswith("images/image-000000")
     ]
@@ -80,7 +85,7 @@ def test_rows_show_the_first_classes_unless_some_are_named(run, tmp_path, monkey
     generator, info, _ = open_generator(run)
     monkeypatch.setattr("hamburger.generation.predict.ROWS_SHOWN", 3)
     counted = []
-    wanted = SampleRequest(count=2, rows=5, ways=2, stops=3)
+    wanted = SampleRequest(count=2, rows=5, interpolations=2, stops=3)
     write_samples(generator, info.classes, tmp_path / "a", wanted, after=lambda: counted.append(1))
     assert len(counted) == count_images(wanted, info.classes) == 2 + 5 * 3 + 2 * 3
     with Image.open(tmp_path / "a" / "classes.png") as opened:
@@ -88,7 +93,7 @@ def test_rows_show_the_first_classes_unless_some_are_named(run, tmp_path, monkey
         shown = opened.copy()
     summary = json.loads((tmp_path / "a" / "samples.json").read_text())
     assert summary["rows"] == {"0": "disc", "1": "square", "2": "cross"} and len(summary["classes"]) == 4
-    named = SampleRequest(count=0, rows=5, ways=0, classes=("3", "2", "1", "0"))
+    named = SampleRequest(count=0, rows=5, interpolations=0, classes=("3", "2", "1", "0"))
     write_samples(generator, info.classes, tmp_path / "b", named)
     with Image.open(tmp_path / "b" / "classes.png") as opened:
         assert opened.size == (5 * 18 - 2, 4 * 18 - 2)
@@ -110,7 +115,7 @@ def test_classes_by_name_or_number():
     with pytest.raises(OptionError, match="must be different ones"):
         select("ring", "3")
     with pytest.raises(OptionError, match="nothing to write"):
-        SampleRequest(count=0, rows=0, ways=0)
+        SampleRequest(count=0, rows=0, interpolations=0)
 
 
 def test_truncated_latents_follow_the_truncated_normal():

@@ -18,7 +18,7 @@ from hamburger_lab.ablations.grids import select_cells
 
 # evaluations use the weights of the last step, as the row of their training does
 KEEP = "keep=last"
-GROUPED_OPTIONS = ("--steps", "--draws")  # options of `ham eval-solver` that take several values
+GROUPED_OPTIONS = ("--steps", "--dictionary-seeds")  # options of `ham eval-solver` that take several values
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class AblationCell(Cell):
             return [*super().command(out, data), "--light"]
         recipe = self.resolved()
         assert isinstance(recipe, SupervisedTraining)
-        words = [sys.executable, "-m", "hamburger", "eval-solver", str(out / self.needs), *self.evaluation]
-        words += ["--split", recipe.data.val_split, "--json", str(out / self.name / RESULT)]
-        return words if data is None else [*words, "--data", str(data)]
+        arguments = [sys.executable, "-m", "hamburger", "eval-solver", str(out / self.needs), *self.evaluation]
+        arguments += ["--split", recipe.data.val_split, "--json", str(out / self.name / RESULT)]
+        return arguments if data is None else [*arguments, "--data", str(data)]
 
     def row(self, result: dict[str, Any]) -> dict[str, Any]:
         """One line of `results/ablation_*.jsonl`. It names no folders, which differ between machines."""
@@ -82,20 +82,24 @@ class Evaluations(AblationCell):
     def command(self, out: Path, data: Path | None) -> list[str]:
         option, value = self.evaluation
         values = ",".join(cell.evaluation[1] for cell in self.members)
-        place = self.name.replace(f"{self.variant}-", f"{self.variant.removesuffix(value)}{{}}-", 1)
-        files = {str(out / self.name / RESULT): str(out / place / RESULT)}
-        words = super().command(out, data)
-        at = words.index(option)
-        words[at + 1] = values
-        return [files.get(word, word) for word in words]
+        folder = self.name.replace(f"{self.variant}-", f"{self.variant.removesuffix(value)}{{}}-", 1)
+        files = {str(out / self.name / RESULT): str(out / folder / RESULT)}
+        arguments = super().command(out, data)
+        arguments[arguments.index(option) + 1] = values
+        return [files.get(argument, argument) for argument in arguments]
 
 
 def group_evaluations(cells: Sequence[AblationCell]) -> list[AblationCell]:
     """Merge evaluations of one network that differ in the value of one option into one cell."""
     groups: dict[object, list[AblationCell]] = {}
     for cell in cells:
-        alike = cell.weights is not None and len(cell.evaluation) == 2 and cell.variant.endswith(cell.evaluation[1])
-        key = (cell.needs, cell.evaluation[0]) if alike and cell.evaluation[0] in GROUPED_OPTIONS else cell.name
+        groupable = (
+            cell.weights is not None
+            and len(cell.evaluation) == 2
+            and cell.evaluation[0] in GROUPED_OPTIONS
+            and cell.variant.endswith(cell.evaluation[1])
+        )
+        key = (cell.needs, cell.evaluation[0]) if groupable else cell.name
         groups.setdefault(key, []).append(cell)
     grouped = []
     for members in groups.values():

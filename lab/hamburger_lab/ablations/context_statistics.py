@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import InputError
 from hamburger.hams import as_gradient
-from hamburger.hams.decompose import run
+from hamburger.hams.decompose import solve_ham
 from hamburger.inspect.activations import (
     attention_layers,
     attention_maps,
@@ -133,5 +133,5 @@ def compare_gradients(net: nn.Module, images: Tensor, labels: Tensor, name: str)
 def _input_gradient(layer: HamLayer, x: Tensor, bases: Tensor, cotangent: Tensor, grad: str) -> Tensor:
     """dL/dX of the ham by one gradient strategy."""
     x = x.detach().requires_grad_()
-    out = run(x, layer.ham, steps=layer.eval_steps, grad=as_gradient(grad), bases=bases, backend="plain")
+    out = solve_ham(x, layer.ham, steps=layer.eval_steps, grad=as_gradient(grad), bases=bases, backend="plain")
     return torch.autograd.grad(out.reconstruction, x, cotangent)[0]

@@ -165,7 +165,7 @@ def dictionary(recipe: SupervisedTraining) -> Grid:
     for name in HAMS:
         grid[name] = ham_variant(recipe, name)
         for draw in DRAWS:
-            grid[f"{name}-drawn{draw}"] = CellVariant(weights=name, evaluation=("--draws", str(draw)))
+            grid[f"{name}-drawn{draw}"] = CellVariant(weights=name, evaluation=("--dictionary-seeds", str(draw)))
     return grid
 
 
@@ -182,7 +182,7 @@ def inside(recipe: SupervisedTraining) -> Grid:
     grid: Grid = {}
     for name, overrides in variants(("breads", *HAMS, *ATTENTIONS)).items():
         grid[name] = CellVariant(overrides)
-        grid[f"{name}-inside"] = CellVariant(weights=name, evaluation=("--inside", str(INSPECTED_IMAGES)))
+        grid[f"{name}-inside"] = CellVariant(weights=name, evaluation=("--statistics-images", str(INSPECTED_IMAGES)))
     return grid
 
 

@@ -1,4 +1,4 @@
-"""Run one or several grids: which cells are left, in what order, and the files of their rows."""
+"""Run one or several grids: which cells remain, in what order, and the files of their rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hamburger.training.run_folder import BEST, RESULT
 from hamburger_lab.ablations.cells import AblationCell, ablation_cells, group_evaluations
 from hamburger_lab.rows import read_json_lines
 
-PLACE = "{grid}"  # replaced by the name of the grid in --json and --csv
+GRID_FIELD = "{grid}"  # replaced by the name of the grid in --json and --csv
 
 
 class GridPart(NamedTuple):
     """One grid: all its cells, those that have no row yet, and the file of its rows."""
 
     cells: list[AblationCell]
-    left: list[AblationCell]
+    remaining: list[AblationCell]
     path: Path | None
 
     def write_rows(self, new_rows: Sequence[Row]) -> None:
@@ -38,7 +38,7 @@ class AblationPlan:
     out: Path
 
     @classmethod
-    def of(
+    def create(
         cls,
         names: Sequence[str],
         recipe: str,
@@ -54,24 +54,24 @@ class AblationPlan:
             raise OptionError(f"ablate: give each grid once, and at least one, got {list(names)}")
         if len(names) > 1 and only:
             raise OptionError("ablate: --cells needs a single grid; leave it out, or name one grid")
-        if len(names) > 1 and json is not None and PLACE not in json:
+        if len(names) > 1 and json is not None and GRID_FIELD not in json:
             raise OptionError(
-                f"ablate: several grids need several files (got --json {json}); put {PLACE} where the name belongs"
+                f"ablate: several grids need several files (got --json {json}); put {GRID_FIELD} where the name belongs"
             )
         parts = []
         for name in names:
             grid = ablation_cells(name, recipe, seeds=seeds, settings=settings, only=only)
             check_grid(grid, out, call="ablate")
-            path = None if json is None else Path(json.replace(PLACE, name))
+            path = None if json is None else Path(json.replace(GRID_FIELD, name))
             if path is not None:
                 check_rows(path, grid)
             parts.append(GridPart(grid, grid if path is None else still_to_run(path, grid, out), path))
         return cls(parts, out)
 
     @property
-    def left(self) -> list[AblationCell]:
+    def remaining(self) -> list[AblationCell]:
         """Return the cells to run, each folder once; seeds outermost, so an interrupted grid compares all cells."""
-        cells = [cell for part in self.parts for cell in part.left]
+        cells = [cell for part in self.parts for cell in part.remaining]
         seeds = list(dict.fromkeys(cell.seed for cell in cells))
         ordered = sorted(cells, key=lambda cell: seeds.index(cell.seed))
         return list({cell.name: cell for cell in ordered}.values())
@@ -79,28 +79,28 @@ class AblationPlan:
     @property
     def queue(self) -> list[AblationCell]:
         """Return the processes to start: evaluations of one network are grouped."""
-        return group_evaluations([cell for cell in self.left if not finished(cell, self.out)])
+        return group_evaluations([cell for cell in self.remaining if not finished(cell, self.out)])
 
     def states(self) -> Iterator[tuple[AblationCell, bool]]:
         """Yield every cell once, and whether it is finished."""
-        left = {cell.name for cell in self.left}
+        remaining = {cell.name for cell in self.remaining}
         cells = {cell.name: cell for part in self.parts for cell in part.cells}
         for cell in cells.values():
-            yield cell, cell.name not in left or finished(cell, self.out)
+            yield cell, cell.name not in remaining or finished(cell, self.out)
 
     def begin(self) -> None:
         """Write the rows of cells that an earlier call has finished."""
         for part in self.parts:
             if part.path is not None:
                 check_writable(part.path)
-        delete_results_without_weights(self.left, self.out)
+        delete_results_without_weights(self.remaining, self.out)
         for part in self.parts:
-            part.write_rows(rows(part.left, self.out))
+            part.write_rows(rows(part.remaining, self.out))
 
-    def note(self, cell: Cell) -> None:
+    def write_finished(self, cell: Cell) -> None:
         """Write the rows of a finished run into the file of every grid that has it."""
         for part in self.parts:
-            part.write_rows(rows([member for member in part.left if member.name in cell.names], self.out))
+            part.write_rows(rows([member for member in part.remaining if member.name in cell.names], self.out))
 
     def rows(self) -> list[list[Row]]:
         """Return all rows, grid by grid."""
@@ -158,5 +158,5 @@ def delete_results_without_weights(grid: Sequence[AblationCell], out: Path) -> N
 def merge_rows(path: Path, rows: Sequence[Row], order: Sequence[str] = ()) -> None:
     """Add rows to the file in place of older ones of the same cell and seed; sort by seed and cell, as in `order`."""
     merged = {(row["seed"], row["cell"]): row for row in (*read_rows(path), *rows)}
-    place = {cell: at for at, cell in enumerate(dict.fromkeys((*order, *(cell for _, cell in merged))))}
-    write_json_lines(path, [merged[key] for key in sorted(merged, key=lambda key: (key[0], place[key[1]]))])
+    position = {cell: i for i, cell in enumerate(dict.fromkeys((*order, *(cell for _, cell in merged))))}
+    write_json_lines(path, [merged[key] for key in sorted(merged, key=lambda key: (key[0], position[key[1]]))])

@@ -27,18 +27,18 @@ def evaluate_settings(
     path: Path,
     *,
     steps: Sequence[int | None] = (None,),
-    draws: Sequence[int | None] = (None,),
-    inside: int = 0,
+    dictionary_seeds: Sequence[int | None] = (None,),
+    statistics_images: int = 0,
     progress: Callable[[int, int], object] = lambda done, total: None,
     **options: Any,
 ) -> tuple[list[dict[str, Any]], Measurements]:
-    """Evaluate a weights file: a row for each of `steps` and `draws`, and what `inside` images measure.
+    """Evaluate a weights file: a row for each combination, and statistics of the context on some images.
 
     `options` are those of `open_evaluation`.
     """
-    check_count("eval-solver", "inside", inside, least=0)
+    check_count("eval-solver", "statistics-images", statistics_images, least=0)
     opened = open_evaluation(path, **options)
-    variants = solver_variants(opened.net, steps=steps, draws=draws)
+    variants = solver_variants(opened.net, steps=steps, dictionary_seeds=dictionary_seeds)
     start = time.perf_counter()
     scores = []
     for switch in variants:
@@ -46,18 +46,19 @@ def evaluate_settings(
         scores.append(
             opened.task.evaluate(opened.net, opened.images, opened.info, device=opened.device, progress=progress)
         )
-    measured = _measure_inside(opened, inside) if inside else {}
+    measured = _measure_context(opened, statistics_images) if statistics_images else {}
     seconds = (time.perf_counter() - start) / len(scores)
     rows = []
-    for (count, seed), each in zip(itertools.product(steps, draws), scores, strict=True):
-        rows.append({**opened.row(each, seconds), **measured, "eval_steps": count, "draws": seed})
+    for (count, seed), score in zip(itertools.product(steps, dictionary_seeds), scores, strict=True):
+        rows.append({**opened.row(score, seconds), **measured, "eval_steps": count, "draws": seed})
     return rows, measured
 
 
-def _measure_inside(opened: Evaluation, count: int) -> Measurements:
+def _measure_context(opened: Evaluation, count: int) -> Measurements:
     if getattr(getattr(opened.net, "head", None), "context", None) is None:
         raise OptionError(
-            f"eval-solver: --inside needs the layer '{CONTEXT}', which this network does not have; leave it out"
+            f"eval-solver: --statistics-images needs the layer '{CONTEXT}', which this network does not have; "
+            "leave it out"
         )
     device, info = opened.device, opened.info
     samples = (opened.images[index] for index in range(min(count, len(opened.images))))
@@ -87,24 +88,26 @@ class RedrawnDictionary(nn.Module):
 
 
 def solver_variants(
-    net: nn.Module, *, steps: Sequence[int | None] = (None,), draws: Sequence[int | None] = (None,)
+    net: nn.Module, *, steps: Sequence[int | None] = (None,), dictionary_seeds: Sequence[int | None] = (None,)
 ) -> list[Callable[[], None]]:
     """Functions that switch the hams of `net` to each combination of step counts and seeds of drawn dictionaries.
 
     None leaves a setting as trained. Each function keeps the state of its draws. A network without a ham is an error.
     """
     layers = list(list_ham_layers(net).values())
-    step_counts, seeds = ([value for value in values if value is not None] for values in (steps, draws))
+    step_counts, seeds = ([value for value in values if value is not None] for values in (steps, dictionary_seeds))
     if not layers and (step_counts or seeds):
-        raise OptionError("eval-solver: --steps and --draws need a ham, and this network has none; leave them out")
+        raise OptionError(
+            "eval-solver: --steps and --dictionary-seeds need a ham, and this network has none; leave them out"
+        )
     for count in step_counts:
         check_count("eval-solver", "steps", count, least=0)
-    for drawn in seeds:
-        check_seed("eval-solver", drawn)
+    for seed in seeds:
+        check_seed("eval-solver", seed)
     if seeds and not all(isinstance(layer.dictionary, (Dictionary, RedrawnDictionary)) for layer in layers):
         raise OptionError(
-            "eval-solver: --draws needs a spatial ham; the dictionary of a channel ham has one row per position and "
-            "cannot be redrawn"
+            "eval-solver: --dictionary-seeds needs a spatial ham; the dictionary of a channel ham has one row per "
+            "position and cannot be redrawn"
         )
 
     def variant(step_count: int | None, seed: int | None) -> Callable[[], None]:
@@ -119,4 +122,4 @@ def solver_variants(
 
         return switch
 
-    return [variant(*settings) for settings in itertools.product(steps, draws)]
+    return [variant(*settings) for settings in itertools.product(steps, dictionary_seeds)]

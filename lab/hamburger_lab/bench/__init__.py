@@ -1,1 +1,1 @@
-"""Benchmarks: cases, timing, a correctness gate, and tables of what was measured."""
+"""Benchmarks: cases, timing, a check of the values before it, and tables of what was measured."""

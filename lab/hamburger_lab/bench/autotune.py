@@ -25,7 +25,7 @@ class ModeMeasurement:
     """The measurement of one mode of a module, and how it was built."""
 
     mode: str
-    way: str
+    build: str
     memory_format: str
     timing: Timing
     repeats: int
@@ -35,7 +35,7 @@ class ModeMeasurement:
 
 def measure_fastest(
     setting: BenchSetting,
-    ways: Mapping[str, Callable[[], nn.Module]],
+    builds: Mapping[str, Callable[[], nn.Module]],
     formats: Sequence[str],
     shape: tuple[int, ...],
     *,
@@ -49,17 +49,17 @@ def measure_fastest(
     budget = TimeBudget(setting.seconds)
     cases: dict[tuple[str, str], TimedModule] = {}
 
-    def probe(mode: str, way: str, memory_format: str) -> float:
-        key = way, memory_format
+    def probe(mode: str, build: str, memory_format: str) -> float:
+        key = build, memory_format
         if key not in cases:
-            cases[key] = TimedModule(setting, ways[way], shape, memory_format=memory_format, compiled=compiled)
+            cases[key] = TimedModule(setting, builds[build], shape, memory_format=memory_format, compiled=compiled)
         with budget.excused() if compiled else contextlib.nullcontext():
             cases[key].warm(mode)
         return cases[key].probe(mode)
 
     try:
         for mode in MODES:
-            best, ms = find_fastest(ways, formats, lambda way, layout, mode=mode: probe(mode, way, layout))  # type: ignore[misc]
+            best, ms = find_fastest(builds, formats, lambda build, layout, mode=mode: probe(mode, build, layout))  # type: ignore[misc]
             case = cases[best]
             peak = case.peak(mode)
             samples = case.samples(mode, setting.samples(ms, budget.left(BUDGET_SHARES[mode])), calls_per_sample(ms))
@@ -70,19 +70,19 @@ def measure_fastest(
 
 
 def find_fastest(
-    ways: Mapping[str, object], formats: Sequence[str], probe: Callable[[str, str], float]
+    builds: Mapping[str, object], formats: Sequence[str], probe: Callable[[str, str], float]
 ) -> tuple[tuple[str, str], float]:
     """Return the build and format with the shortest probe, and its time; raise the first failure if all fail."""
     probed: dict[tuple[str, str], float] = {}
     failures: list[Exception] = []
-    for way in ways:
+    for build in builds:
         for layout in formats:
-            if probed.get((way, formats[0]), 0.0) > LONG_MS:  # the memory format matters little for long calls
+            if probed.get((build, formats[0]), 0.0) > LONG_MS:  # the memory format matters little for long calls
                 break
             try:
-                probed[way, layout] = probe(way, layout)
+                probed[build, layout] = probe(build, layout)
             except (HamburgerError, ArithmeticError, RuntimeError) as failure:
-                probed[way, layout] = math.inf
+                probed[build, layout] = math.inf
                 failures.append(failure.with_traceback(None))  # a traceback would keep tensors alive
     best = min(probed, key=lambda key: probed[key])
     if math.isinf(probed[best]):

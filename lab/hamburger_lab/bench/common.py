@@ -1,4 +1,4 @@
-"""Small helpers that several benchmarks share."""
+"""What benchmarks share: the error of a wrong result, the backend, growth exponents, models of `ham compare`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hamburger.tasks.sweep import variants
 from hamburger.training.recipe import apply
 
 
-class GateError(ArithmeticError):
+class WrongResultError(ArithmeticError):
     """A result is wrong in this precision or differs from the reference, so it is not timed."""
 
 
@@ -38,8 +38,8 @@ def format_last_exponent(figures: Mapping[int, float | None]) -> str:
     Small sizes are left out: they are launch-bound.
     """
     measured = {n: figure for n, figure in figures.items() if figure}
-    ends = sorted(measured)[-2:]
-    return f"{growth_exponent(ends, [measured[n] for n in ends]):.2f}" if len(ends) == 2 else ""
+    largest = sorted(measured)[-2:]
+    return f"{growth_exponent(largest, [measured[n] for n in largest]):.2f}" if len(largest) == 2 else ""
 
 
 def model_options(name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from hamburger.environment import describe_environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger_lab.bench import authors_reference, common, rivals
-from hamburger_lab.bench.common import GateError
+from hamburger_lab.bench.common import WrongResultError
 from hamburger_lab.bench.rivals import HEADS, MODES, DecompositionInputs, Solver
 from hamburger_lab.bench.timing import Contender, race
 
@@ -108,10 +108,10 @@ def draw_problems(plan: CorePlan, n: int) -> Iterator[dict[str, DecompositionInp
 
 
 def check_equal_results(ham: str, mode: str, ours: Tensor, theirs: Tensor, dtype: str) -> None:
-    """Raise GateError unless both results agree up to rounding."""
+    """Raise WrongResultError unless both results agree up to rounding."""
     error = float((ours - theirs).norm() / theirs.norm())
     if not error <= TOLERANCE[dtype]:  # NaN must not pass
-        raise GateError(
+        raise WrongResultError(
             f"bench core: {ham} ({mode}) differs from the authors' code by {error:.2g} relative, more than "
             f"{TOLERANCE[dtype]:g} in {dtype}; results that disagree are not timed"
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 from hamburger.environment import describe_environment
 from hamburger.errors import ImplicitGradientError, OptionError, check_choice, check_count
 from hamburger.hams import as_gradient
-from hamburger.hams.decompose import run
+from hamburger.hams.decompose import solve_ham
 from hamburger_lab.bench import footprint
 from hamburger_lab.bench import ham as bench
 from hamburger_lab.bench.timing import Contender, race
@@ -69,7 +69,7 @@ class GradientPlan:
         )
 
     @property
-    def races(self) -> int:
+    def cases(self) -> int:
         return len(self.hams) * len(self.sizes) * len(self.steps)
 
 
@@ -102,7 +102,7 @@ class GradientRow:
 def input_gradient(problem: bench.HamProblem, x: Tensor, grad: str) -> Tensor | None:
     """Return dL/dx (b, d, n), or None if the implicit gradient refuses, after all of its work."""
     x = x.detach().requires_grad_()
-    out = run(x, problem.ham, steps=problem.steps, grad=as_gradient(grad), bases=problem.bases, backend="plain")
+    out = solve_ham(x, problem.ham, steps=problem.steps, grad=as_gradient(grad), bases=problem.bases, backend="plain")
     try:
         return torch.autograd.grad(out.reconstruction, x, problem.cotangent)[0]
     except ImplicitGradientError:

@@ -14,9 +14,9 @@ from torch import Tensor
 from hamburger.environment import describe_environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger.hams import Ham, hams, one_step
-from hamburger.hams.decompose import run
+from hamburger.hams.decompose import solve_ham
 from hamburger.kernels.dispatch import why_not_fused
-from hamburger_lab.bench.common import GateError
+from hamburger_lab.bench.common import WrongResultError
 from hamburger_lab.bench.roofline import DeviceRates, floor_ms
 from hamburger_lab.bench.timed_module import TOLERANCE, calls_per_sample
 from hamburger_lab.bench.timing import Timing, time_call
@@ -35,7 +35,7 @@ DTYPES = {
     "float16": torch.float16,
 }
 TOLERANCES = TOLERANCE | {"float16": TOLERANCE["tf32"]}  # as many digits
-GATE_N = 1000  # most positions of the input of the correctness check
+CHECK_POSITIONS = 1000  # most positions of the input of the correctness check
 INPUTS = 3  # used in turn: a single input would stay in the cache
 
 
@@ -136,7 +136,7 @@ class HamProblem:
 
     def solve(self, x: Tensor, backend: str) -> Tensor:
         bases = self.bases.to(torch.promote_types(x.dtype, torch.float32))
-        return run(x, self.ham, steps=self.steps, grad=one_step, bases=bases, backend=backend).reconstruction
+        return solve_ham(x, self.ham, steps=self.steps, grad=one_step, bases=bases, backend=backend).reconstruction
 
     def infer(self, x: Tensor, backend: str) -> Tensor:
         with torch.no_grad():
@@ -147,13 +147,13 @@ class HamProblem:
         x = x.detach().requires_grad_()
         return torch.autograd.grad(self.solve(x, backend), x, self.cotangent.to(x.dtype))[0]
 
-    def gate(self, backend: str, mode: str, dtype: str) -> None:
-        """Raise GateError unless the result agrees with plain float64 on the same input."""
+    def check_values(self, backend: str, mode: str, dtype: str) -> None:
+        """Raise WrongResultError unless the result agrees with plain float64 on the same input."""
         call, x = getattr(self, mode), self.inputs[0]
         expected, result = call(x.double(), "plain"), call(x, backend).double()
         error = float((result - expected).norm() / expected.norm())
         if not error <= TOLERANCES[dtype]:  # NaN must not pass
-            raise GateError(
+            raise WrongResultError(
                 f"bench ham: {type(self.ham).__name__} ({backend}, {mode}) differs from float64 by {error:.2g} "
                 f"relative, more than {TOLERANCES[dtype]:g} in {dtype}; wrong results are not timed"
             )
@@ -181,11 +181,11 @@ def measure(plan: HamAlonePlan, before: Callable[[str], object] = lambda what: N
         with precision(dtype):
             rates = DeviceRates.here(plan.device, DTYPES[dtype])
             for n, name in itertools.product(plan.sizes, plan.hams):
-                small = HamProblem(plan, name, min(n, GATE_N), DTYPES[dtype])
+                small = HamProblem(plan, name, min(n, CHECK_POSITIONS), DTYPES[dtype])
                 problem = HamProblem(plan, name, n, DTYPES[dtype])
                 for mode, backend in itertools.product(plan.modes, plan.backends):
                     before(f"{name} {backend} {mode} n={n:,} {dtype}")
-                    small.gate(backend, mode, dtype)
+                    small.check_values(backend, mode, dtype)
                     timing = problem.ms(backend, mode, plan.repeats)
                     sizes = (plan.batch, plan.dim, n, plan.rank, plan.steps)
                     least = floor_ms(name, mode, *sizes, DTYPES[dtype].itemsize, rates)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from hamburger.errors import HamburgerError
 from hamburger_lab.bench import footprint
-from hamburger_lab.bench.common import GateError
+from hamburger_lab.bench.common import WrongResultError
 from hamburger_lab.bench.table3_names import COMPILED, builders
 from hamburger_lab.bench.timed_module import FORMATS, BenchSetting, check_agreement
 
-GATE_SIZE = 16  # height and width of the image of the correctness check
-REFUSALS = (HamburgerError, GateError, RuntimeError)  # these leave a row empty; the benchmark continues
+CHECK_SIZE = 16  # height and width of the image of the correctness check
+REFUSALS = (HamburgerError, WrongResultError, RuntimeError)  # these leave a row empty; the benchmark continues
 
 
 def refusal_reason(error: Exception) -> str:
@@ -46,20 +46,22 @@ class ModuleUnderTest:
         self._refusals: dict[str, str] = {}
 
     @functools.cached_property
-    def ways(self) -> dict[str, Callable[[], nn.Module]]:
-        """Return note -> function that returns a copy of the module; copying is faster than drawing new weights."""
-        return {note: functools.partial(copy.deepcopy, module) for note, module in self._originals().items()}
+    def builds(self) -> dict[str, Callable[[], nn.Module]]:
+        """Return functions that return a copy of each build, by its name; copying is faster than drawing weights."""
+        return {name: functools.partial(copy.deepcopy, module) for name, module in self._originals().items()}
 
     def _originals(self) -> dict[str, nn.Module]:
         modules = {}
-        for note, build in builders(self.name, self.channels).items():
+        for name, build in builders(self.name, self.channels).items():
             torch.manual_seed(self.seed)
-            modules[note] = build().to(self.device)
+            modules[name] = build().to(self.device)
         return modules
 
     @functools.cached_property
     def references(self) -> list[Float64Reference]:
-        return [Float64Reference(build().eval(), self.channels, self.device, self.seed) for build in self.ways.values()]
+        return [
+            Float64Reference(build().eval(), self.channels, self.device, self.seed) for build in self.builds.values()
+        ]
 
     def counts(self, shape: tuple[int, ...]) -> ModuleCounts:
         """Return parameters and multiply-adds; they are the same for all builds."""
@@ -76,7 +78,7 @@ class ModuleUnderTest:
         if setting.dtype not in self._refusals:
             try:
                 for reference in self.references:
-                    reference.gate(setting, formats)
+                    reference.check_values(setting, formats)
                 self._refusals[setting.dtype] = ""
             except REFUSALS as error:
                 self._refusals[setting.dtype] = refusal_reason(error)
@@ -86,8 +88,8 @@ class ModuleUnderTest:
 class Float64Reference:
     """The float64 value of what a module adds to its input, on a small image, with zero-initialised gates opened.
 
-    `gate` checks that a device, precision and memory format compute the same value. That the formula is the paper's is
-    checked by the tests.
+    `check_values` checks that a device, precision and memory format compute the same value. That the formula is the
+    paper's is checked by the tests.
     """
 
     def __init__(self, module: nn.Module, channels: int, device: str, seed: int) -> None:
@@ -95,21 +97,22 @@ class Float64Reference:
             if not parameter.any() and not name.endswith("bias"):
                 nn.init.constant_(parameter, 0.5)
         self.module, self.seed = module, seed
-        drawn = torch.randn(2, channels, GATE_SIZE, GATE_SIZE, generator=torch.Generator().manual_seed(seed))
-        self.x = drawn.to(device)
+        image = torch.randn(2, channels, CHECK_SIZE, CHECK_SIZE, generator=torch.Generator().manual_seed(seed))
+        self.x = image.to(device)
         module.double()
-        self.expected = self.added(self.x.double())
+        self.expected = self.residual(self.x.double())
         module.float()
 
-    def added(self, x: Tensor) -> Tensor:
+    def residual(self, x: Tensor) -> Tensor:
+        """What the module adds to x."""
         torch.manual_seed(self.seed)  # one module draws its dictionary in every call
         with torch.no_grad():
             return (self.module(x) - x).double()
 
-    def gate(self, setting: BenchSetting, formats: Sequence[str]) -> None:
-        """Raise GateError if a memory format gives other values than float64."""
+    def check_values(self, setting: BenchSetting, formats: Sequence[str]) -> None:
+        """Raise WrongResultError if a memory format gives other values than float64."""
         for name in formats:
             self.module.to(memory_format=FORMATS[name])
             with setting.autocast():
-                result = self.added(self.x.contiguous(memory_format=FORMATS[name]))
+                result = self.residual(self.x.contiguous(memory_format=FORMATS[name]))
             check_agreement(setting, result, self.expected, f"{name} differs from float64")

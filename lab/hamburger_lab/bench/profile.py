@@ -16,7 +16,7 @@ from hamburger.environment import describe_environment
 from hamburger.errors import OptionError, check_choice, check_count, check_seed
 from hamburger_lab.bench import common
 from hamburger_lab.bench.autotune import MODES
-from hamburger_lab.bench.common import GateError
+from hamburger_lab.bench.common import WrongResultError
 from hamburger_lab.bench.module_under_test import ModuleUnderTest
 from hamburger_lab.bench.table3 import image_shape
 from hamburger_lab.bench.table3_names import module_names
@@ -102,8 +102,8 @@ def measure(plan: ProfilePlan, progress: Callable[[str], object] = lambda _: Non
         for module, n in itertools.product(modules, plan.sizes):
             name, refusal = module.name, module.refusal(setting, (FORMAT,))
             if refusal:  # wrong results are not timed
-                raise GateError(f"bench profile: {name} in {plan.dtype}: {refusal}")
-            build = next(iter(module.ways.values()))
+                raise WrongResultError(f"bench profile: {name} in {plan.dtype}: {refusal}")
+            build = next(iter(module.builds.values()))
             timed = TimedModule(setting, build, (plan.batch, plan.channels, *image_shape(n)), memory_format=FORMAT)
             for mode in plan.modes:
                 progress(f"{name} {mode} n={n:,}")

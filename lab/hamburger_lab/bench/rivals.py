@@ -1,6 +1,6 @@
 """The contenders of `ham bench core`: the library, the authors' code, scikit-learn and self-attention.
 
-All contenders get the same `DecompositionInputs`. "hamburger" is `hams.decompose.run`, which the layer calls. The
+All contenders get the same `DecompositionInputs`. "hamburger" is `hams.decompose.solve_ham`, which the layer calls. The
 rivals get every advantage: scikit-learn gets transposed arrays and first codes and computes no read-out; attention gets
 contiguous heads and computes no projections.
 """
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hamburger.hams import CD, NMF, VQ, Ham, one_step
-from hamburger.hams.decompose import run
+from hamburger.hams.decompose import solve_ham
 from hamburger_lab.bench import authors_reference
 from hamburger_lab.bench.timing import Contender
 
@@ -44,7 +44,7 @@ def authors_ham(name: str, rank: int) -> Ham:
 
 def library_solver(name: str, rank: int, steps: int) -> Solver:
     ham = authors_ham(name, rank)
-    return lambda x, bases: run(x, ham, steps=steps, grad=one_step, bases=bases).reconstruction
+    return lambda x, bases: solve_ham(x, ham, steps=steps, grad=one_step, bases=bases).reconstruction
 
 
 def authors_solver(name: str, steps: int) -> Solver:

@@ -158,7 +158,7 @@ def _row(
         params=counts.params,
         macs=counts.macs,
         **_mode_fields(measurements),  # type: ignore[arg-type]
-        note="; ".join([*filter(None, [_join_choices([one.way for one in measurements])]), *notes]),
+        note="; ".join([*filter(None, [_join_choices([one.build for one in measurements])]), *notes]),
         memory_format=_join_choices([one.memory_format for one in measurements]) or None,
         compiled=module.compiled,
         backend=common.requested_backend(),
@@ -187,7 +187,7 @@ def _measure_modes(
     freeze_garbage()
     try:
         for one in autotune.measure_fastest(
-            setting, module.ways, formats, plan.shape(n), compiled=module.compiled
+            setting, module.builds, formats, plan.shape(n), compiled=module.compiled
         ):  # one by one: inference is kept if training does not fit
             measurements.append(one)
     except REFUSALS as error:

@@ -22,8 +22,8 @@ def _fused_and_materialised(name: str) -> dict[str, Build]:
     return {"fused": _context(name), "materialised": _context(name, materialise=True)}
 
 
-# Module -> builds by note; the fastest build counts, and its row has the note. These are the authors' layer, attention
-# with its matrix in memory as in the paper, and attention by today's fused kernels.
+# Module -> builds by name; the fastest build counts, and the `note` of its row names it. These are the authors'
+# layer, attention with its matrix in memory as in the paper, and attention by today's fused kernels.
 VARIANTS: dict[str, dict[str, Build]] = {
     "authors-nmf": {"": AuthorsNMF},
     **{f"{name}-materialised": {"": _context(name, materialise=True)} for name in ("sa", "acf", "da", "nonlocal")},
@@ -41,7 +41,7 @@ def module_names() -> list[str]:
 
 
 def builders(module: str, channels: int) -> dict[str, Callable[[], nn.Module]]:
-    """Return the builds of a module by note."""
-    name = module.removesuffix(COMPILED)
-    ways = VARIANTS.get(name) or ATTENTION_BUILDS.get(name) or {"": _context(name)}
-    return {note: lambda way=way: way(channels) for note, way in ways.items()}  # type: ignore[misc]
+    """Return the builds of a module by name; a module with a single build has the name \"\"."""
+    context = module.removesuffix(COMPILED)
+    builds = VARIANTS.get(context) or ATTENTION_BUILDS.get(context) or {"": _context(context)}
+    return {name: lambda build=build: build(channels) for name, build in builds.items()}  # type: ignore[misc]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger_lab.bench import footprint
-from hamburger_lab.bench.common import GateError
+from hamburger_lab.bench.common import WrongResultError
 from hamburger_lab.bench.timing import time_call
 
 # float32 is full float32; tf32 is float32 with TF32 tensor cores; bfloat16 is autocast.
@@ -64,10 +64,10 @@ def calls_per_sample(ms: float, fill: float = BLOCK_MS) -> int:
 
 
 def check_agreement(setting: BenchSetting, result: Tensor, expected: Tensor, what: str) -> None:
-    """Raise GateError if the relative error exceeds the tolerance of the dtype."""
+    """Raise WrongResultError if the relative error exceeds the tolerance of the dtype."""
     error = float((result - expected).norm() / expected.norm())
     if not error <= TOLERANCE[setting.dtype]:  # NaN must not pass
-        raise GateError(f"{what} by {error:.2g} relative, more than {TOLERANCE[setting.dtype]:g}")
+        raise WrongResultError(f"{what} by {error:.2g} relative, more than {TOLERANCE[setting.dtype]:g}")
 
 
 class TimedModule:
@@ -155,7 +155,7 @@ class TimedModule:
         return min(samples) if calls > 1 else min(first, *samples)
 
     def check(self) -> None:
-        """Raise GateError if the compiled module differs from the module itself."""
+        """Raise WrongResultError if the compiled module differs from the module itself."""
         with torch.no_grad(), self.setting.autocast():
             result, expected = self.call(self.inputs[0]).double(), self.module(self.inputs[0]).double()
         check_agreement(self.setting, result, expected, "compiled it differs")

@@ -19,33 +19,35 @@ MIN_SPREAD = 0.05  # smallest difference in the spread of log norms that counts
 Value = Callable[[list[Row]], float | None]  # maps the measurements of one training to a number
 
 
-def mean_cosine(series: list[Row], place: str, strategy: str) -> float | None:
+def mean_cosine(series: list[Row], wrt: str, strategy: str) -> float | None:
     """Return the mean cosine over the measured steps; None if one of them has no angle."""
-    cosines = [value for row in series if (value := row.get(f"cosine_{place}_{strategy}")) is not None]
+    cosines = [value for row in series if (value := row.get(f"cosine_{wrt}_{strategy}")) is not None]
     return statistics.fmean(cosines) if len(cosines) == len(series) else None
 
 
-def norm_spread_difference(series: list[Row], place: str, strategy: str) -> float | None:
+def norm_spread_difference(series: list[Row], wrt: str, strategy: str) -> float | None:
     """Return the spread of the log norm over the training, BPTT minus another strategy."""
     spreads = []
-    for each in ("bptt", strategy):
-        norms = [norm for row in series if (norm := row.get(f"norm_{place}_{each}"))]
+    for grad in ("bptt", strategy):
+        norms = [norm for row in series if (norm := row.get(f"norm_{wrt}_{grad}"))]
         if len(norms) < len(series):
             return None
         spreads.append(statistics.stdev(math.log(norm) for norm in norms))
     return spreads[0] - spreads[1]
 
 
-def judge_over_training(results: Results, value: Value, what: str, limit: float, shown: NumberFormat) -> Verdict:
+def judge_over_training(
+    results: Results, value: Value, label: str, limit: float, number_format: NumberFormat
+) -> Verdict:
     cases = []
     for rows in results.with_prefix(FILES).values():
         differences: dict[str, PairedDifference | None] = {}
         for ham in HAMS:
             measured = [row for row in rows if row["cell"] == f"{ham}-angles" and row.get("angles")]
             values = {row["seed"]: mean for row in measured if (mean := value(row["angles"])) is not None}
-            differences[f"{ham}, {what}"] = compare_paired(values, dict.fromkeys(values, 0.0))
+            differences[f"{ham}, {label}"] = compare_paired(values, dict.fromkeys(values, 0.0))
         cases.append(RunComparison(rows, differences, tuple(f"{ham}-angles" for ham in HAMS)))
-    return judge_comparisons(cases, partial(exceeds, limit=limit), shown, limit=limit)
+    return judge_comparisons(cases, partial(exceeds, limit=limit), number_format, limit=limit)
 
 
 def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
@@ -63,10 +65,10 @@ def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
             command=COMMAND,
             judge=partial(
                 judge_over_training,
-                value=partial(mean_cosine, place="input", strategy=reading.field),
-                what="cosine at the input",
+                value=partial(mean_cosine, wrt="input", strategy=reading.field),
+                label="cosine at the input",
                 limit=0.5,
-                shown=NumberFormat("", "{:.2f}"),
+                number_format=NumberFormat("", "{:.2f}"),
             ),
         ),
         Claim(
@@ -79,10 +81,10 @@ def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
             command=COMMAND,
             judge=partial(
                 judge_over_training,
-                value=partial(mean_cosine, place="weights", strategy=reading.field),
-                what="cosine of the weights",
+                value=partial(mean_cosine, wrt="weights", strategy=reading.field),
+                label="cosine of the weights",
                 limit=0.5,
-                shown=NumberFormat("", "{:.2f}"),
+                number_format=NumberFormat("", "{:.2f}"),
             ),
         ),
         Claim(
@@ -98,10 +100,10 @@ def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
             command=COMMAND,
             judge=partial(
                 judge_over_training,
-                value=partial(norm_spread_difference, place="input", strategy=reading.field),
-                what=f"variation of BPTT - {reading.grad}",
+                value=partial(norm_spread_difference, wrt="input", strategy=reading.field),
+                label=f"variation of BPTT - {reading.grad}",
                 limit=MIN_SPREAD,
-                shown=NumberFormat("(spread of log norm)", "{:+.2f}"),
+                number_format=NumberFormat("(spread of log norm)", "{:+.2f}"),
             ),
         ),
     )

@@ -10,27 +10,25 @@ from hamburger_lab.rows import Results
 
 CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_RUN = "confirmed", "not confirmed", "inconclusive", "not run"
 MAX_LISTED = 4  # longest list of comparisons that a line writes out
-VERDICT_WORDS = (CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_RUN)
+OUTCOMES = (CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_RUN)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison on one set of runs: what was compared, its effect in `unit` over `n` seeds, its own verdict."""
+    """One comparison on one set of runs: what was compared, its effect in `unit` over `n` seeds, its own outcome."""
 
-    what: str
+    label: str
     effect: float
     interval: tuple[float, float] | None
     n: int
-    word: str
+    outcome: str
     unit: str = "points"
-    shown: str = "{:+.2f}"
+    template: str = "{:+.2f}"
     against: bool = False  # a large effect speaks against the claim, such as a growth exponent
     counted: str = "seed"  # what `n` counts
     limit: float | None = None  # threshold of the effect, marked in figures
-    short: str = ""  # shorter `what` for figures
-    wide: tuple[float, float] | None = (
-        None  # wider interval that may refute, corrected for several comparisons and data sets
-    )
+    short_label: str = ""  # for figures
+    refuting: tuple[float, float] | None = None  # wider interval, corrected for several comparisons and data sets
     detectable: float | None = None  # half the width of the deciding interval: the smallest detectable effect
 
     @property
@@ -41,13 +39,13 @@ class Finding:
     @property
     def power(self) -> str:
         """Return the smallest detectable effect as text without sign; empty if there is no interval."""
-        return "" if self.detectable is None else self.shown.format(self.detectable).lstrip("+")
+        return "" if self.detectable is None else self.template.format(self.detectable).lstrip("+")
 
     @property
     def text(self) -> str:
-        text = f"{self.what} {self.shown.format(self.effect)}"
+        text = f"{self.label} {self.template.format(self.effect)}"
         if self.interval is not None:
-            text += " [{}, {}]".format(*(self.shown.format(end) for end in self.interval))
+            text += " [{}, {}]".format(*(self.template.format(end) for end in self.interval))
         return text if self.unit == "points" else f"{text} {self.unit}".rstrip()
 
 
@@ -68,21 +66,21 @@ class Trial:
     collapsed: bool = False  # some of the compared networks predict only one class
 
     @property
-    def word(self) -> str:
-        words = [finding.word for finding in self.findings]
-        if not words:
+    def outcome(self) -> str:
+        outcomes = [finding.outcome for finding in self.findings]
+        if not outcomes:
             return NOT_RUN
-        if NOT_CONFIRMED in words:
+        if NOT_CONFIRMED in outcomes:
             return NOT_CONFIRMED
-        return CONFIRMED if set(words) == {CONFIRMED} and not self.missing else INCONCLUSIVE
+        return CONFIRMED if set(outcomes) == {CONFIRMED} and not self.missing else INCONCLUSIVE
 
     @property
     def text(self) -> str:
         summary = "; ".join(finding.text for finding in self.findings)
         if len(self.findings) > MAX_LISTED:
             ordered = sorted(self.findings, key=lambda finding: finding.support)
-            held = sum(finding.word == CONFIRMED for finding in ordered)
-            summary = f"{held} of {len(ordered)} comparisons hold, from {ordered[0].text} to {ordered[-1].text}"
+            confirmed = sum(finding.outcome == CONFIRMED for finding in ordered)
+            summary = f"{confirmed} of {len(ordered)} comparisons hold, from {ordered[0].text} to {ordered[-1].text}"
         n = sorted({finding.n for finding in self.findings})
         counted = self.findings[0].counted if self.findings else "seed"
         seeds = " to ".join(map(str, dict.fromkeys((n[0], n[-1])))) if n else "no"
@@ -92,9 +90,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict `word` over all trials."""
+    """The `outcome` over all trials."""
 
-    word: str
+    outcome: str
     trials: tuple[Trial, ...] = ()
 
     @property
@@ -102,7 +100,7 @@ class Verdict:
         """Return the finding that supports the claim least among those that agree with the verdict."""
         trials = [trial for trial in deciding_trials(self.trials) if trial.findings]
         every = [finding for trial in trials for finding in trial.findings]
-        agreeing = [finding for finding in every if finding.word == self.word]
+        agreeing = [finding for finding in every if finding.outcome == self.outcome]
         return min(agreeing or every, key=lambda finding: finding.support, default=None)
 
     @property
@@ -130,7 +128,7 @@ class Verdict:
     @property
     def here(self) -> str:
         texts = [trial.text for trial in self.trials]
-        if {CONFIRMED, NOT_CONFIRMED} <= {trial.word for trial in deciding_trials(self.trials)}:
+        if {CONFIRMED, NOT_CONFIRMED} <= {trial.outcome for trial in deciding_trials(self.trials)}:
             texts.append("the sets of runs contradict each other")
         return " | ".join(texts)
 
@@ -158,12 +156,12 @@ def deciding_trials(trials: Iterable[Trial]) -> list[Trial]:
 def combine_trials(trials: Sequence[Trial]) -> Verdict:
     """Return one verdict: confirmed if a trial confirms and none refutes, not confirmed the other way round."""
     trials = sorted(trials, key=lambda trial: not trial.decides)
-    words = {trial.word for trial in deciding_trials(trials)} - {NOT_RUN}
-    if not words:
+    outcomes = {trial.outcome for trial in deciding_trials(trials)} - {NOT_RUN}
+    if not outcomes:
         return Verdict(NOT_RUN, tuple(trials))
-    if CONFIRMED in words and NOT_CONFIRMED not in words:
+    if CONFIRMED in outcomes and NOT_CONFIRMED not in outcomes:
         return Verdict(CONFIRMED, tuple(trials))
-    if NOT_CONFIRMED in words and CONFIRMED not in words:
+    if NOT_CONFIRMED in outcomes and CONFIRMED not in outcomes:
         return Verdict(NOT_CONFIRMED, tuple(trials))
     return Verdict(INCONCLUSIVE, tuple(trials))
 

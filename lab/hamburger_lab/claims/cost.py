@@ -28,17 +28,18 @@ from hamburger_lab.rows import Results, Row
 
 HAMS = ("nmf", "vq", "cd")
 MODES = ("infer", "train")
-COMMAND = (
+TABLE3_COMMAND = (
     "ham bench table3 --device cuda --dtype float32 --sizes 1024,4096,16384,65536,262144 "
     "--json results/table3_h200.jsonl"
 )
 LINEAR, QUADRATIC = 1.1, 1.8  # largest exponent that counts as linear, smallest that counts as quadratic
 MIN_GROWTH = 3.0  # if the largest n takes less than this times the smallest n, calls are launch-bound
 SIZES, STEPS = (4096, 16384), (6, 24)
-GRADIENTS = (
+GRADIENTS_COMMAND = (
     f"ham bench gradients --device cuda --sizes {','.join(map(str, SIZES))} --steps {','.join(map(str, STEPS))} "
     "--json results/gradients_h200.jsonl"
 )
+QUARTILE_OFFSETS = {"lower": -0.5, "upper": 0.5}  # in interquartile ranges
 FLAT, GROWN = 1.05, 1.5  # memory at four times the steps: at most FLAT is constant, at least GROWN is growth
 
 
@@ -49,34 +50,46 @@ def judge_growth(
     trials = []
     for rows in results.with_prefix("table3_h").values():  # GPUs only: the CPU file has too few sizes
         findings: list[Finding] = []
-        others: list[str] = []
-        flat: list[str] = []
+        left_out: list[str] = []
+        flat: list[str] = []  # launch-bound
         missing: list[str] = []
         for dtype, module, mode in product(dict.fromkeys(row["dtype"] for row in rows), modules, MODES):
             field = f"{mode}_{unit}"
-            figures = {row["n"]: row[field] for row in _of(_one_run(rows, dtype), module, dtype) if row[field]}
-            every = {row["n"] for row in _of(rows, module, dtype) if row[field]}
-            others += [f"{module} {dtype} n = {n:,}" for n in sorted(every - figures.keys())]
-            ends = sorted(figures)[-2:]
-            if len(ends) < 2:
+            figures = {row["n"]: row[field] for row in _select_rows(_one_run(rows, dtype), module, dtype) if row[field]}
+            all_sizes = {row["n"] for row in _select_rows(rows, module, dtype) if row[field]}
+            left_out += [f"{module} {dtype} n = {n:,}" for n in sorted(all_sizes - figures.keys())]
+            largest = sorted(figures)[-2:]
+            if len(largest) < 2:
                 missing.append(f"{module} {mode} {dtype}")
                 continue
-            p = growth_exponent(ends, [figures[n] for n in ends])
+            p = growth_exponent(largest, [figures[n] for n in largest])
             holds = (most is None or p <= most) and (least is None or p >= least)
-            word = CONFIRMED if holds else NOT_CONFIRMED
-            what = f"{module} {mode} {dtype}"
+            outcome = CONFIRMED if holds else NOT_CONFIRMED
+            label = f"{module} {mode} {dtype}"
             if (
                 unit == "ms"
                 and most is not None
                 and holds
                 and figures[max(figures)] < MIN_GROWTH * figures[min(figures)]
             ):
-                word = INCONCLUSIVE
-                flat.append(f"{what} up to n = {max(figures):,}")
-            shown = ("(exponent of n)", "{:.2f}", most is not None, "measurement of each n")
-            findings.append(Finding(what, p, None, 1, word, *shown, limit=least if most is None else most))
+                outcome = INCONCLUSIVE
+                flat.append(f"{label} up to n = {max(figures):,}")
+            findings.append(
+                Finding(
+                    label,
+                    p,
+                    interval=None,
+                    n=1,
+                    outcome=outcome,
+                    unit="(exponent of n)",
+                    template="{:.2f}",
+                    against=most is not None,
+                    counted="measurement of each n",
+                    limit=least if most is None else most,
+                )
+            )
         if findings:
-            notes = [f"left out, from other commits: {', '.join(dict.fromkeys(others))}"] if others else []
+            notes = [f"left out, from other commits: {', '.join(dict.fromkeys(left_out))}"] if left_out else []
             if flat:
                 rise = f"less than {MIN_GROWTH:g} times the time of the smallest n, so the exponent is not meaningful"
                 notes.append(f"still flat, {rise}: {', '.join(flat)}")
@@ -97,38 +110,41 @@ def judge_over_rival(
                 for mode in MODES:
                     field = f"{mode}_{unit}"
                     ours, theirs = (
-                        next((row for row in _of(rows, name, dtype) if row["n"] == SIZE and row[field]), None)
+                        next((row for row in _select_rows(rows, name, dtype) if row["n"] == SIZE and row[field]), None)
                         for name in (ham, rival)
                     )
-                    what, samples = f"{rival} / {ham}, {mode}", f"{mode}_repeats"
+                    label, samples = f"{rival} / {ham}, {mode}", f"{mode}_repeats"
                     if ours and theirs:
-                        findings.append(ratio_finding(what, theirs, ours, field, samples=samples))
+                        findings.append(ratio_finding(label, theirs, ours, field, samples=samples))
                     else:
-                        missing.append(what)
+                        missing.append(label)
             if findings:
-                backends = sorted({row["backend"] for ham in hams for row in _of(rows, ham, dtype) if "backend" in row})
+                backends = sorted(
+                    {row["backend"] for ham in hams for row in _select_rows(rows, ham, dtype) if "backend" in row}
+                )
                 solved = f", our hams by backend {' and '.join(backends)}" if backends else ""
                 where = f"{rows[0]['hardware']}, {dtype}, n = {SIZE:,}{solved}"
                 trials.append(Trial(where, tuple(findings), missing=tuple(missing)))
     return combine_trials(trials)
 
 
-def ratio_finding(what: str, theirs: Row, ours: Row, field: str, *, samples: str) -> Finding:
+def ratio_finding(label: str, theirs: Row, ours: Row, field: str, *, samples: str) -> Finding:
     """Return the finding that theirs divided by ours is above 1 by more than the spread of the samples."""
-    low, high = ({side: _quartile(row, field, way) for side, way in SIDES.items()} for row in (theirs, ours))
-    word = (
-        CONFIRMED if low["lower"] > high["upper"] else NOT_CONFIRMED if low["upper"] <= high["lower"] else INCONCLUSIVE
-    )
+    their_quartiles, our_quartiles = _quartiles(theirs, field), _quartiles(ours, field)
+    if their_quartiles["lower"] > our_quartiles["upper"]:
+        outcome = CONFIRMED
+    else:
+        outcome = NOT_CONFIRMED if their_quartiles["upper"] <= our_quartiles["lower"] else INCONCLUSIVE
     times = f"{field}_iqr" in ours
     n, counted = (min(row.get(samples) or 1 for row in (ours, theirs)), "sample") if times else (1, "measurement")
-    return Finding(what, theirs[field] / ours[field], None, n, word, "times", "{:.2f}", counted=counted, limit=1.0)
+    return Finding(label, theirs[field] / ours[field], None, n, outcome, "times", "{:.2f}", counted=counted, limit=1.0)
 
 
-SIDES = {"lower": -0.5, "upper": 0.5}
-
-
-def _quartile(row: Row, field: str, way: float) -> float:
-    return float(row[field] + way * (row.get(f"{field}_iqr") or 0.0))
+def _quartiles(row: Row, field: str) -> dict[str, float]:
+    """Return both quartiles, half the interquartile range from the median; the value itself if it has no spread."""
+    return {
+        name: float(row[field] + offset * (row.get(f"{field}_iqr") or 0.0)) for name, offset in QUARTILE_OFFSETS.items()
+    }
 
 
 def judge_gradient_cost(results: Results, *, unit: str, grad: str) -> Verdict:
@@ -139,40 +155,35 @@ def judge_gradient_cost(results: Results, *, unit: str, grad: str) -> Verdict:
         findings, missing = [], []
         sizes, counts = expected_measurements(rows)
         for n, ham, steps in product(sizes, HAMS, counts):
-            what, two = (
-                f"{ham}, K = {steps}, n = {n:,}",
-                [by_case.get((ham, n, steps, each)) for each in ("bptt", grad)],
-            )
-            if two[0] and two[1]:
-                findings.append(ratio_finding(what, two[0], two[1], unit, samples="repeats"))
+            label = f"{ham}, K = {steps}, n = {n:,}"
+            bptt, one_step = (by_case.get((ham, n, steps, name)) for name in ("bptt", grad))
+            if bptt and one_step:
+                findings.append(ratio_finding(label, bptt, one_step, unit, samples="repeats"))
             else:
-                missing.append(what)
+                missing.append(label)
         if findings:
             trials.append(Trial(str(rows[0]["hardware"]), tuple(findings), missing=tuple(missing)))
     return combine_trials(trials)
 
 
-def judge_memory_growth(results: Results, *, short: str) -> Verdict:
-    """Judge the growth of peak memory with K: constant for the one-step gradient `short`, growing for BPTT."""
+def judge_memory_growth(results: Results, *, one_step: str) -> Verdict:
+    """Judge the growth of peak memory with K: constant for the gradient `one_step`, growing for BPTT."""
     trials = []
     for rows in results.with_prefix("gradients_").values():
         by_case = {(row["ham"], row["n"], row["grad"], row["steps"]): row["mb"] for row in rows}
         findings, missing = [], []
         sizes, counts = expected_measurements(rows)
-        few, many = counts[0], counts[-1]
-        for n, ham, grad in product(sizes, HAMS, (short, "bptt")):
-            what, two = (
-                f"{ham} {grad}, n = {n:,}, K = {many} / K = {few}",
-                [by_case.get((ham, n, grad, k)) for k in (few, many)],
-            )
-            if few == many or two[0] is None or two[1] is None:
-                missing.append(what)
+        min_steps, max_steps = counts[0], counts[-1]
+        for n, ham, grad in product(sizes, HAMS, (one_step, "bptt")):
+            label = f"{ham} {grad}, n = {n:,}, K = {max_steps} / K = {min_steps}"
+            before, after = (by_case.get((ham, n, grad, steps)) for steps in (min_steps, max_steps))
+            if min_steps == max_steps or before is None or after is None:
+                missing.append(label)
                 continue
-            ratio = two[1] / two[0]
-            limit = FLAT if grad == short else GROWN
-            word = CONFIRMED if (ratio <= limit if grad == short else ratio >= limit) else NOT_CONFIRMED
-            shown = ("times", "{:.2f}", grad == short, "measurement", limit)
-            findings.append(Finding(what, ratio, None, 1, word, *shown))
+            ratio, constant = after / before, grad == one_step
+            limit = FLAT if constant else GROWN
+            outcome = CONFIRMED if (ratio <= limit if constant else ratio >= limit) else NOT_CONFIRMED
+            findings.append(Finding(label, ratio, None, 1, outcome, "times", "{:.2f}", constant, "measurement", limit))
         if findings:
             trials.append(Trial(str(rows[0]["hardware"]), tuple(findings), missing=tuple(missing)))
     return combine_trials(trials)
@@ -191,12 +202,12 @@ def _one_run(rows: list[Row], dtype: str) -> list[Row]:
     return [row for row in rows if row.get("commit") == commits.most_common(1)[0][0]]
 
 
-def _of(rows: list[Row], module: str, dtype: str) -> list[Row]:
+def _select_rows(rows: list[Row], module: str, dtype: str) -> list[Row]:
     return [row for row in rows if row["module"] == module and row["dtype"] == dtype]
 
 
 def gradient_claims(reading: GradientReading) -> tuple[Claim, ...]:
-    phrase, each = reading.phrase[0].upper() + reading.phrase[1:], "above 1 for each ham, K and n"
+    phrase, condition = reading.phrase[0].upper() + reading.phrase[1:], "above 1 for each ham, K and n"
     return (
         Claim(
             id=reading.id("cost-gradient-memory"),
@@ -204,8 +215,8 @@ def gradient_claims(reading: GradientReading) -> tuple[Claim, ...]:
             statement=f"{phrase} needs less memory than BPTT.",
             reference="section 2.3, after Eq. 13",
             paper="orders alone: O(1) against O(t)",
-            test=f"peak memory of forward and backward of the ham alone, BPTT over {reading.grad}, {each}",
-            command=GRADIENTS,
+            test=f"peak memory of forward and backward of the ham alone, BPTT over {reading.grad}, {condition}",
+            command=GRADIENTS_COMMAND,
             judge=partial(judge_gradient_cost, unit="mb", grad=reading.grad),
         ),
         Claim(
@@ -218,8 +229,8 @@ def gradient_claims(reading: GradientReading) -> tuple[Claim, ...]:
                 f"peak memory at the most steps over that at the fewest: {reading.grad} up to {FLAT:g}, "
                 f"BPTT from {GROWN:g} on"
             ),
-            command=GRADIENTS,
-            judge=partial(judge_memory_growth, short=reading.grad),
+            command=GRADIENTS_COMMAND,
+            judge=partial(judge_memory_growth, one_step=reading.grad),
         ),
         Claim(
             id=reading.id("cost-gradient-time"),
@@ -227,8 +238,8 @@ def gradient_claims(reading: GradientReading) -> tuple[Claim, ...]:
             statement=f"{phrase} takes less time than BPTT.",
             reference="section 2.3, after Eq. 13",
             paper="orders alone: O(1) against O(t); both run all steps",
-            test=f"time of forward and backward of the ham alone, BPTT over {reading.grad}, {each}",
-            command=GRADIENTS,
+            test=f"time of forward and backward of the ham alone, BPTT over {reading.grad}, {condition}",
+            command=GRADIENTS_COMMAND,
             judge=partial(judge_gradient_cost, unit="ms", grad=reading.grad),
         ),
     )
@@ -245,7 +256,7 @@ CLAIMS = (
             f"exponent of time between the two largest n, at most {LINEAR}, for each ham and precision, where the "
             f"largest takes {MIN_GROWTH:g} times the time of the smallest or more"
         ),
-        command=COMMAND,
+        command=TABLE3_COMMAND,
         judge=partial(judge_growth, modules=HAMS, unit="ms", most=LINEAR),
     ),
     Claim(
@@ -255,7 +266,7 @@ CLAIMS = (
         reference="section 3.3, Table 3",
         paper="98 MB in inference, 202 MB in training at n = 16,384 (NMF)",
         test=f"exponent of peak memory between the two largest n, at most {LINEAR}, for each ham and precision",
-        command=COMMAND,
+        command=TABLE3_COMMAND,
         judge=partial(judge_growth, modules=HAMS, unit="mb", most=LINEAR),
     ),
     Claim(
@@ -265,7 +276,7 @@ CLAIMS = (
         reference="section 3.3, Table 3",
         paper="2,148 MB in inference, 5,253 MB in training at n = 16,384",
         test=f"exponent of peak memory between the two largest n, at least {QUADRATIC}, in each precision",
-        command=COMMAND,
+        command=TABLE3_COMMAND,
         judge=partial(judge_growth, modules=("sa-materialised",), unit="mb", least=QUADRATIC),
     ),
     Claim(
@@ -275,7 +286,7 @@ CLAIMS = (
         reference="Table 3",
         paper="SA over NMF: 21.9 in inference, 26.0 in training",
         test="peak memory of self-attention with scores in memory over that of each ham, float32, above 1",
-        command=COMMAND,
+        command=TABLE3_COMMAND,
         judge=partial(judge_over_rival, rival="sa-materialised", unit="mb", dtypes=("float32",), hams=HAMS),
     ),
     Claim(
@@ -285,7 +296,7 @@ CLAIMS = (
         reference="Table 3",
         paper="SA over NMF: 10.7 in inference, 15.5 in training; over CD 6.3 and 12.1",
         test="time of self-attention with scores in memory over that of each ham, float32, above 1",
-        command=COMMAND,
+        command=TABLE3_COMMAND,
         judge=partial(judge_over_rival, rival="sa-materialised", unit="ms", dtypes=("float32",), hams=HAMS),
     ),
     Claim(
@@ -295,7 +306,7 @@ CLAIMS = (
         reference="Table 3, with today's kernels",
         paper="not examined: such kernels did not exist",
         test="time of fused attention divided by that of each ham, bfloat16, above 1 in both modes",
-        command=COMMAND,
+        command=TABLE3_COMMAND,
         judge=partial(judge_over_rival, rival="sa-flash", unit="ms", dtypes=("bfloat16",), hams=HAMS),
     ),
     *(claim for reading in READINGS for claim in gradient_claims(reading)),

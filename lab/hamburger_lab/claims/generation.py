@@ -45,7 +45,7 @@ def judge_times(results: Results, *, least: float, added: bool) -> Verdict:
             continue
         ours, theirs, base = (by_context[name] for name in (OURS, RIVAL, BASE))
         low, high = _ratio_range(*(_quartiles(row, base if added else None) for row in (theirs, ours)))
-        word = CONFIRMED if low >= least else NOT_CONFIRMED if high < least else INCONCLUSIVE
+        outcome = CONFIRMED if low >= least else NOT_CONFIRMED if high < least else INCONCLUSIVE
         field = "added_ms" if added else "step_ms"
         shown = ("times", "{:.2f}", False, "sample", least)
         finding = Finding(
@@ -53,7 +53,7 @@ def judge_times(results: Results, *, least: float, added: bool) -> Verdict:
             theirs[field] / ours[field],
             None,
             min(ours["repeats"], theirs["repeats"]),
-            word,
+            outcome,
             *shown,
         )
         launched = "replayed as CUDA graphs" if ours.get("graph") else "launched kernel by kernel"

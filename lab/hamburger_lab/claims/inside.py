@@ -60,41 +60,41 @@ def logarithm(field: str) -> Value:
     return lambda row: math.log(row[field]) if row.get(field) else None
 
 
-def each_ham(rows: list[Row], value: Value, what: str, than: str | None = None) -> Differences:
+def each_ham(rows: list[Row], value: Value, label: str, than: str | None = None) -> Differences:
     """Return the value for each ham; with `than`, minus the value of that cell, paired by seed."""
     differences: Differences = {}
     for ham in HAMS:
         ours = _by_seed(rows, ham, value)
         theirs = dict.fromkeys(ours, 0.0) if than is None else _by_seed(rows, than, value)
-        differences[f"{ham}, {what}" if than is None else f"{ham} / {than}, {what}"] = compare_paired(ours, theirs)
+        differences[f"{ham}, {label}" if than is None else f"{ham} / {than}, {label}"] = compare_paired(ours, theirs)
     return differences
 
 
-def each_pair(rows: list[Row], value: Value, what: str) -> Differences:
+def each_pair(rows: list[Row], value: Value, label: str) -> Differences:
     """Return the differences of the (logarithmic) value between each ham and each attention."""
     return {
-        f"{ham} / {name}, {what}": compare_paired(_by_seed(rows, ham, value), _by_seed(rows, name, value))
+        f"{ham} / {name}, {label}": compare_paired(_by_seed(rows, ham, value), _by_seed(rows, name, value))
         for ham in HAMS
         for name in ATTENTIONS
     }
 
 
-def each_attention(rows: list[Row], ours: Value, ham: Value, what: str, *, over_ham: bool) -> Differences:
+def each_attention(rows: list[Row], ours: Value, ham: Value, label: str, *, over_ham: bool) -> Differences:
     """Return the differences of (logarithmic) values between each attention and the NMF ham, in either order."""
     theirs = _by_seed(rows, "nmf", ham)
     differences: Differences = {}
     for name in ATTENTIONS:
         values = _by_seed(rows, name, ours)
-        differences[f"{name}, {what}"] = compare_paired(values, theirs) if over_ham else compare_paired(theirs, values)
+        differences[f"{name}, {label}"] = compare_paired(values, theirs) if over_ham else compare_paired(theirs, values)
     return differences
 
 
 def judge_above(
-    results: Results, find: Callable[[list[Row]], Differences], limit: float, shown: NumberFormat
+    results: Results, find: Callable[[list[Row]], Differences], limit: float, number_format: NumberFormat
 ) -> Verdict:
     cells = tuple(f"{ham}-inside" for ham in HAMS)
     cases = [RunComparison(rows, find(rows), cells) for rows in results.with_prefix("ablation_inside_").values()]
-    return judge_comparisons(cases, partial(exceeds, limit=limit), shown, limit=limit)
+    return judge_comparisons(cases, partial(exceeds, limit=limit), number_format, limit=limit)
 
 
 def _by_seed(rows: list[Row], cell: str, value: Value) -> Series:
@@ -116,9 +116,9 @@ CLAIMS = (
         command=COMMAND,
         judge=partial(
             judge_above,
-            find=partial(each_ham, value=concentration, what="rank before / after"),
+            find=partial(each_ham, value=concentration, label="rank before / after"),
             limit=FEWER,
-            shown=RATIO_FORMAT,
+            number_format=RATIO_FORMAT,
         ),
     ),
     Claim(
@@ -131,9 +131,9 @@ CLAIMS = (
         command=COMMAND,
         judge=partial(
             judge_above,
-            find=partial(each_ham, value=concentration, what="rank before / after", than="breads"),
+            find=partial(each_ham, value=concentration, label="rank before / after", than="breads"),
             limit=FEWER,
-            shown=RATIO_FORMAT,
+            number_format=RATIO_FORMAT,
         ),
     ),
     Claim(
@@ -149,9 +149,9 @@ CLAIMS = (
         command=COMMAND,
         judge=partial(
             judge_above,
-            find=partial(each_pair, value=concentration, what="rank before / after"),
+            find=partial(each_pair, value=concentration, label="rank before / after"),
             limit=FEWER,
-            shown=RATIO_FORMAT,
+            number_format=RATIO_FORMAT,
         ),
     ),
     Claim(
@@ -164,9 +164,9 @@ CLAIMS = (
         command=COMMAND,
         judge=partial(
             judge_above,
-            find=partial(each_ham, value=silenced_channels, what="silent channels"),
+            find=partial(each_ham, value=silenced_channels, label="silent channels"),
             limit=ONE,
-            shown=NumberFormat("(channels)", "{:+.2f}"),
+            number_format=NumberFormat("(channels)", "{:+.2f}"),
         ),
     ),
     *(
@@ -183,9 +183,9 @@ CLAIMS = (
             command=COMMAND,
             judge=partial(
                 judge_above,
-                find=partial(each_ham, value=partial(cosine, strategy=reading.field), what="cosine"),
+                find=partial(each_ham, value=partial(cosine, strategy=reading.field), label="cosine"),
                 limit=0.5,
-                shown=NumberFormat("", "{:.2f}"),
+                number_format=NumberFormat("", "{:.2f}"),
             ),
         )
         for reading in READINGS
@@ -208,11 +208,11 @@ CLAIMS = (
                 each_attention,
                 ours=logarithm("rank90_centred"),
                 ham=logarithm("bound"),
-                what="r of the ham / values for 90 %",
+                label="r of the ham / values for 90 %",
                 over_ham=False,
             ),
             limit=0.0,  # whether r holds it is exact: no margin
-            shown=RATIO_FORMAT,
+            number_format=RATIO_FORMAT,
         ),
     ),
     Claim(
@@ -232,11 +232,11 @@ CLAIMS = (
                 each_attention,
                 ours=logarithm("rank_attention"),
                 ham=logarithm("rank_ham"),
-                what="rank of A / of D C",
+                label="rank of A / of D C",
                 over_ham=True,
             ),
             limit=FEWER,
-            shown=RATIO_FORMAT,
+            number_format=RATIO_FORMAT,
         ),
     ),
 )

@@ -56,7 +56,7 @@ def caution_note(verdicts: ClaimVerdicts) -> Markup:
         "Verdicts apply to this scale, which is too small to show most small effects. "
     )
     weak = sum(verdict.generated for _, verdict in verdicts)
-    left = [claim.id for claim, verdict in verdicts if verdict.word == NOT_RUN]
+    left = [claim.id for claim, verdict in verdicts if verdict.outcome == NOT_RUN]
     links = ", ".join(f'<a href="#{name}">{name}</a>' for name in left)
     warning = (
         f"{weak} of these verdicts are based on generated scenes alone: tiny networks, a few hundred steps, "
@@ -67,8 +67,8 @@ def caution_note(verdicts: ClaimVerdicts) -> Markup:
     return paragraph(Markup(scale + (warning if weak else "") + not_run), kind="note")
 
 
-def badge(word: str) -> Markup:
-    return Markup(f'<span class="badge {_kind(word)}">{word}</span>')
+def badge(outcome: str) -> Markup:
+    return Markup(f'<span class="badge {_kind(outcome)}">{outcome}</span>')
 
 
 def overview(verdicts: ClaimVerdicts) -> Markup:
@@ -78,7 +78,7 @@ def overview(verdicts: ClaimVerdicts) -> Markup:
         marks = "".join(verdict_mark(claim, verdict) for claim, verdict in verdicts if claim.family == family)
         topic = f'<a href="#{family}">{text(title)}</a> <span class="soft">{PLACES[family]}</span>'
         lines.append(f'<li><span>{topic}</span><span class="marks">{marks}</span></li>')
-    signs = [f'<span class="mark {_kind(word)}">{sign}</span> {word}' for word, sign in SIGNS.items()]
+    signs = [f'<span class="mark {_kind(outcome)}">{sign}</span> {outcome}' for outcome, sign in SIGNS.items()]
     if any(verdict.generated for _, verdict in verdicts):
         signs.append(f'<span class="mark weak {_kind(INCONCLUSIVE)}">?</span> dashed: on generated scenes alone')
     legend = paragraph(Markup(" &ensp; ".join(f'<span class="whole">{sign}</span>' for sign in signs)), kind="soft")
@@ -86,11 +86,11 @@ def overview(verdicts: ClaimVerdicts) -> Markup:
 
 
 def verdict_mark(claim: Claim, verdict: Verdict) -> str:
-    label = text(f"{claim.id}: {', '.join(filter(None, (verdict.word, verdict.basis)))}. {claim.statement}")
+    label = text(f"{claim.id}: {', '.join(filter(None, (verdict.outcome, verdict.basis)))}. {claim.statement}")
     weak = " weak" * verdict.generated
     return (
-        f'<a class="mark{weak} {_kind(verdict.word)}" href="#{claim.id}" title="{label}" aria-label="{label}">'
-        f"{SIGNS[verdict.word]}</a>"
+        f'<a class="mark{weak} {_kind(verdict.outcome)}" href="#{claim.id}" title="{label}" aria-label="{label}">'
+        f"{SIGNS[verdict.outcome]}</a>"
     )
 
 
@@ -99,7 +99,7 @@ def summary_table(verdicts: ClaimVerdicts) -> Markup:
     rows: list[list[CellText]] = [
         [
             Markup(f'<a href="#{claim.id}">{claim.id}</a><br><span>{text(claim.statement)}</span>'),
-            Markup(f'<span class="whole">{badge(verdict.word)}{"<br>" * bool(verdict.basis)}{verdict.basis}</span>'),
+            Markup(f'<span class="whole">{badge(verdict.outcome)}{"<br>" * bool(verdict.basis)}{verdict.basis}</span>'),
             effect_cell(verdict),
             format_power(verdict),
             str(verdict.seeds or ""),
@@ -124,9 +124,9 @@ def effect_cell(verdict: Verdict) -> CellText:
     return Markup(f"<span>{lines}</span>")
 
 
-def _kind(word: str) -> str:
+def _kind(outcome: str) -> str:
     """Return the CSS class of a verdict."""
-    return word.replace(" ", "-")
+    return outcome.replace(" ", "-")
 
 
 # -- the page --------------------------------------------------------------------------------------------------------
@@ -181,10 +181,10 @@ def claim_article(claim: Claim, verdict: Verdict, shared: Mapping[str, Sequence[
     decided = any(trial.decides for trial in verdict.trials)
     for trial in verdict.trials:
         remark = " (generated scenes; photographs decide)" if decided and not trial.decides else ""
-        rows.append(["here", Markup(f"{text(trial.text)}: {badge(trial.word)}{remark}")])
+        rows.append(["here", Markup(f"{text(trial.text)}: {badge(trial.outcome)}{remark}")])
     rows += [["here", "not run"]] if not verdict.trials else []
     return Markup(
-        f'<article id="{claim.id}"><h3>{text(claim.statement)} {badge(verdict.word)} '
+        f'<article id="{claim.id}"><h3>{text(claim.statement)} {badge(verdict.outcome)} '
         f'<span class="soft">{text(verdict.basis)}</span></h3>'
         + table(["", ""], rows, name=f"{claim.id}-table", kind="words")
         + forest_plot(claim, verdict)
@@ -226,29 +226,29 @@ def forest_plot(claim: Claim, verdict: Verdict) -> Markup:
         if unit == "points":
             axes.axvspan(-MARGIN, MARGIN, color="#8A8A8A", alpha=0.15, linewidth=0)
         for place, (_, finding) in enumerate(drawn):
-            colour = COLOURS[finding.word]
+            colour = COLOURS[finding.outcome]
             if finding.limit is not None:
                 axes.plot([finding.limit] * 2, [place - 0.5, place + 0.5], color="#8A8A8A", linewidth=1)
-            if finding.wide is not None:
-                axes.plot(finding.wide, [place, place], color=colour, linewidth=0.9)
+            if finding.refuting is not None:
+                axes.plot(finding.refuting, [place, place], color=colour, linewidth=0.9)
             if finding.interval is not None:
                 axes.plot(finding.interval, [place, place], color=colour, linewidth=2)
             axes.plot([finding.effect], [place], "o", color=colour, markersize=6)
         axes.set_yticks(range(len(drawn)), [f"{_short(finding)}\n{where}" for where, finding in drawn])
         axes.tick_params(axis="y", labelsize=8.5)  # 9 pixels on a phone
-        axes.set(xlabel=measured or first.short or first.what.partition(", ")[2])
+        axes.set(xlabel=measured or first.short_label or first.label.partition(", ")[2])
         axes.set_ylim(len(drawn) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
-        if any(finding.wide for _, finding in drawn):  # wide intervals must not squeeze the others
+        if any(finding.refuting for _, finding in drawn):  # wide intervals must not squeeze the others
             ends = [end for _, f in drawn for end in (f.effect, *(f.interval or ()), f.limit) if end is not None]
-            all_ends = [*ends, *(end for _, f in drawn for end in f.wide or ())]
+            all_ends = [*ends, *(end for _, f in drawn for end in f.refuting or ())]
             span = max(ends) - min(ends) or 1.0
             low, high = max(min(all_ends), min(ends) - 0.5 * span), min(max(all_ends), max(ends) + 0.5 * span)
             axes.set_xlim(low - 0.05 * span, high + 0.05 * span)
 
     alt = f"{claim.id}: effects and their 95 % intervals"
     notes = []
-    if any(finding.wide for _, finding in drawn):
+    if any(finding.refuting for _, finding in drawn):
         notes.append("Thick: the interval at 95 %. Thin: the wider interval that may refute; at the edge it continues.")
     if left_out > 0:
         notes.append(f"{left_out} comparisons that support the claim more, some of each ham, are not drawn.")
@@ -262,7 +262,7 @@ def select_drawn(drawn: list[tuple[str, Finding]]) -> list[tuple[str, Finding]]:
         return drawn
     groups: dict[tuple[str, str], list[tuple[str, Finding]]] = {}
     for where, finding in sorted(drawn, key=lambda one: one[1].support):
-        groups.setdefault((where, re.split("[-, /]", finding.what)[0]), []).append((where, finding))
+        groups.setdefault((where, re.split("[-, /]", finding.label)[0]), []).append((where, finding))
     turns = [one for turn in zip_longest(*groups.values()) for one in turn if one is not None]
     return sorted(turns[:MOST_DRAWN], key=lambda one: one[1].support)
 
@@ -331,10 +331,10 @@ def score_bars(family: str, name: str, key: str, rows: Sequence[dict[str, Any]])
 
 def _short(finding: Finding) -> str:
     """Return what was compared, in lines short enough for a phone."""
-    return finding.short or (finding.what if len(finding.what) <= 34 else finding.what.replace(", ", ",\n", 1))
+    return finding.short_label or (finding.label if len(finding.label) <= 34 else finding.label.replace(", ", ",\n", 1))
 
 
-def _score(words: str) -> CellText:
+def _score(cell: str) -> CellText:
     """Return mean and spread, and the remaining text on the next line."""
-    score, bracket, rest = words.partition(" (best")
-    return Markup(f'{text(score)}<br><span class="soft">(best{text(rest)}</span>') if bracket else words
+    score, bracket, rest = cell.partition(" (best")
+    return Markup(f'{text(score)}<br><span class="soft">(best{text(rest)}</span>') if bracket else cell

@@ -54,29 +54,39 @@ def judge_spread(results: Results, ours: str, theirs: str) -> Verdict:
 
     The interval is that of Pitman and Morgan for paired seeds.
     """
-    what = f"{ours} / {theirs}, spread over seeds"
+    label = f"{ours} / {theirs}, spread over seeds"
     cases = []
     for rows in results.with_prefix("ablation_temperature_").values():
         differences: dict[str, PairedDifference | None] = {
-            what: compare_paired(miou_by_seed(rows, "cell", ours), miou_by_seed(rows, "cell", theirs))
+            label: compare_paired(miou_by_seed(rows, "cell", ours), miou_by_seed(rows, "cell", theirs))
         }
         cases.append(RunComparison(rows, differences, (ours, theirs)))
     trials = []
     cases = drop_repeated_runs(cases)
     for case in cases:
-        sets = sum(each.decides == case.decides for each in cases)
-        first, second = (miou_by_seed(list(case.rows), "cell", name) for name in (ours, theirs))
-        seeds = sorted(first.keys() & second.keys())
-        one, other = [first[seed] for seed in seeds], [second[seed] for seed in seeds]
-        usual, decides = (spread_ratio(one, other, 1 - (1 - LEVEL) / chances / 2) for chances in (1, sets))
-        if usual is None or decides is None:
-            trials.append(Trial(case.where, (), decides=case.decides, missing=(what,)))
+        sets = sum(other.decides == case.decides for other in cases)
+        by_seed = [miou_by_seed(list(case.rows), "cell", name) for name in (ours, theirs)]
+        seeds = sorted(by_seed[0].keys() & by_seed[1].keys())
+        scores = [[values[seed] for seed in seeds] for values in by_seed]
+        uncorrected, corrected = (
+            spread_ratio(scores[0], scores[1], 1 - (1 - LEVEL) / count / 2) for count in (1, sets)
+        )
+        if uncorrected is None or corrected is None:
+            trials.append(Trial(case.where, (), decides=case.decides, missing=(label,)))
             continue
-        ratio, interval = usual
-        word = exceeds(decides[1], decides[1], limit=MIN_RATIO)
-        tells = None if decides[1] is None else math.sqrt(decides[1][1] / decides[1][0])
-        about = (ratio, interval, len(seeds), word, "times", "{:.2f}")
-        finding = Finding(what, *about, limit=MIN_RATIO, wide=decides[1], detectable=tells)
+        (ratio, interval), (_, deciding) = uncorrected, corrected
+        finding = Finding(
+            label,
+            ratio,
+            interval,
+            len(seeds),
+            exceeds(deciding, deciding, limit=MIN_RATIO),
+            "times",
+            "{:.2f}",
+            limit=MIN_RATIO,
+            refuting=deciding,
+            detectable=None if deciding is None else math.sqrt(deciding[1] / deciding[0]),
+        )
         trials.append(Trial(case.where, (finding,), decides=case.decides, trainings=case.trainings))
     return combine_trials(trials)
 
@@ -97,8 +107,8 @@ def spread_ratio(ours: list[float], theirs: list[float], share: float) -> tuple[
     product = math.fsum((x - means[0]) * (y - means[1]) for x, y in zip(ours, theirs, strict=True))
     r = product / ((n - 1) * a * b)
     k = 1 + 2 * max(0.0, 1 - r * r) * t_quantile(share, n - 2) ** 2 / (n - 2)
-    reach = math.sqrt(k + math.sqrt(k * k - 1))  # of deviations; the other end is its reciprocal
-    return a / b, (a / b / reach, a / b * reach)
+    factor = math.sqrt(k + math.sqrt(k * k - 1))  # of deviations
+    return a / b, (a / b / factor, a / b * factor)
 
 
 CLAIMS = (

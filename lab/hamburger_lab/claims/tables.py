@@ -9,7 +9,7 @@ from typing import Any
 from hamburger.files import encode_json
 from hamburger.report.study import has_collapsed, summarise
 from hamburger_lab.ablations.grids import ablations
-from hamburger_lab.claims.base import NOT_RUN, VERDICT_WORDS, Claim, Trial, Verdict, deciding_trials
+from hamburger_lab.claims.base import NOT_RUN, OUTCOMES, Claim, Trial, Verdict, deciding_trials
 from hamburger_lab.claims.registry import CLAIMS, FAMILIES
 from hamburger_lab.claims.result_tables import (
     ResultTable,
@@ -82,7 +82,7 @@ def as_rows(verdicts: ClaimVerdicts) -> list[dict[str, Any]]:
                 if decisive is None or decisive.detectable is None
                 else round_significant(decisive.detectable),
                 "n_seeds": 1 if verdict.seeds is None else verdict.seeds,
-                "verdict": verdict.word,
+                "verdict": verdict.outcome,
                 "basis": verdict.basis or None,
                 "unit": None if decisive is None else decisive.unit.strip("()") or None,
                 "reference": claim.reference,
@@ -100,17 +100,17 @@ def as_json(verdicts: ClaimVerdicts) -> str:
 
 def count_verdicts(verdicts: ClaimVerdicts) -> str:
     """`12 confirmed, 3 not confirmed, ...`"""
-    counts = Counter(verdict.word for _, verdict in verdicts)
-    return ", ".join(f"{counts[word]} {word}" for word in VERDICT_WORDS if counts[word])
+    counts = Counter(verdict.outcome for _, verdict in verdicts)
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
 
 
 def format_effect(verdict: Verdict) -> str:
     decisive = verdict.decisive
     if decisive is None:
         return ""
-    text = decisive.shown.format(decisive.effect)
+    text = decisive.template.format(decisive.effect)
     if decisive.interval is not None:
-        text += " [{}, {}]".format(*(decisive.shown.format(end) for end in decisive.interval))
+        text += " [{}, {}]".format(*(decisive.template.format(end) for end in decisive.interval))
     return text
 
 
@@ -140,7 +140,7 @@ def shared_trainings_table(verdicts: ClaimVerdicts) -> str:
 
 
 def format_verdict(verdict: Verdict) -> str:
-    return f"**{verdict.word}**" + (f", {verdict.basis}" if verdict.basis else "")
+    return f"**{verdict.outcome}**" + (f", {verdict.basis}" if verdict.basis else "")
 
 
 def claims_markdown(results: Results) -> str:
@@ -194,22 +194,25 @@ def _first_line(function: object) -> str:
 def topic_counts(results: Results) -> str:
     """Return a table of the number of verdicts of each kind by topic."""
     verdicts = judge_all(results)
-    words = [word for word in VERDICT_WORDS if any(verdict.word == word for _, verdict in verdicts)]
+    outcomes = [outcome for outcome in OUTCOMES if any(verdict.outcome == outcome for _, verdict in verdicts)]
     lines = []
     for family, title in FAMILIES.items():
-        counts = Counter(verdict.word for claim, verdict in verdicts if claim.family == family)
+        counts = Counter(verdict.outcome for claim, verdict in verdicts if claim.family == family)
         lines.append(
-            [f"[{title}](generated/claims.md#{heading_anchor(title)})", *(str(counts[word] or "") for word in words)]
+            [
+                f"[{title}](generated/claims.md#{heading_anchor(title)})",
+                *(str(counts[outcome] or "") for outcome in outcomes),
+            ]
         )
-    total = Counter(verdict.word for _, verdict in verdicts)
-    lines.append(["**all**", *(f"**{total[word]}**" for word in words)])
+    total = Counter(verdict.outcome for _, verdict in verdicts)
+    lines.append(["**all**", *(f"**{total[outcome]}**" for outcome in outcomes)])
     collapsed = sum(verdict.collapsed for _, verdict in verdicts)
     generated = sum(verdict.generated for _, verdict in verdicts)
     note = (
         f"{collapsed} verdicts compare with trainings that collapsed; {generated} rest on generated scenes alone. "
         f"At 95 %, about {round(0.05 * len(verdicts))} of {len(verdicts)} may be wrong by chance."
     )
-    return f"{markdown_table(['topic', *words], lines)}\n\n{note}"
+    return f"{markdown_table(['topic', *outcomes], lines)}\n\n{note}"
 
 
 def heading_anchor(title: str) -> str:
@@ -248,12 +251,12 @@ def _difference(verdict: Verdict, recipe: str) -> str:
     trial = next(trial for trial in verdict.trials if trial.where.startswith(recipe))
     finding = trial.findings[0]
     if finding.interval is None:
-        word = "no interval"
+        judgement = "no interval"
     else:
-        word = "a loss" if finding.interval[1] < 0 else "a gain" if finding.interval[0] > 0 else "undecided"
+        judgement = "a loss" if finding.interval[1] < 0 else "a gain" if finding.interval[0] > 0 else "undecided"
     steps = trial.where.split(", ")[1]
-    numbers = finding.text.removeprefix(finding.what).strip().replace(" [", " points [", 1)
-    return f"{numbers} ({steps}, {finding.n} seeds), {word}"
+    numbers = finding.text.removeprefix(finding.label).strip().replace(" [", " points [", 1)
+    return f"{numbers} ({steps}, {finding.n} seeds), {judgement}"
 
 
 def _range(trial: Trial) -> str:
@@ -266,7 +269,7 @@ def missing_commands(results: Results) -> str:
     """Return the commands of claims that have no rows on photographs, each once."""
     missing: dict[str, list[str]] = {}
     for claim, verdict in judge_all(results):
-        if verdict.word == NOT_RUN or not any(trial.decides for trial in verdict.trials):
+        if verdict.outcome == NOT_RUN or not any(trial.decides for trial in verdict.trials):
             missing.setdefault(claim.command, []).append(claim.id)
     if not missing:
         return "None: every claim has been run."

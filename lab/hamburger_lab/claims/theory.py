@@ -20,7 +20,7 @@ from hamburger_lab.claims.base import (
 from hamburger_lab.propositions import report
 from hamburger_lab.rows import Results, Row
 
-Side = Callable[[Row], bool]
+Regime = Callable[[Row], bool]  # whether a solve belongs to it
 COMMAND = (
     "ham propositions --out runs/propositions && cp runs/propositions/propositions.json results/propositions_cpu.json"
 )
@@ -35,11 +35,11 @@ def is_no_contraction(row: Row) -> bool:
     return not is_contraction(row)
 
 
-SIDES: dict[Side, str] = {is_contraction: "L_h < 1", is_no_contraction: "L_h >= 1"}
+REGIMES: dict[Regime, str] = {is_contraction: "L_h < 1", is_no_contraction: "L_h >= 1"}
 
 
-def judge_proposition(results: Results, name: str, side: Side | None = None) -> Verdict:
-    """Judge the share of solves in which a proposition holds, of all solves or of one `side` of L_h = 1.
+def judge_proposition(results: Results, name: str, regime: Regime | None = None) -> Verdict:
+    """Judge the share of solves in which a proposition holds, of all solves or of one `regime`: L_h below 1 or not.
 
     Confirmed if it holds in every solve; refuted if some case (input, ham, temperature) fails with all seeds.
     """
@@ -47,34 +47,41 @@ def judge_proposition(results: Results, name: str, side: Side | None = None) -> 
     for stem, study in results.studies.items():
         if not stem.startswith("propositions_"):
             continue
-        says = report.CLAIMS[name]
-        solves = [row for row in study["rows"] if side is None or side(row)]
-        answers: list[tuple[Row, bool]] = [(row, answer) for row in solves if (answer := says(row)) is not None]
-        if not answers:
+        proposition = report.CLAIMS[name]
+        solves = [row for row in study["rows"] if regime is None or regime(row)]
+        checked: list[tuple[Row, bool]] = [(row, holds) for row in solves if (holds := proposition(row)) is not None]
+        if not checked:
             continue
-        seeds = sorted({row["seed"] for row, _ in answers})
-        shares = {seed: _share([answer for row, answer in answers if row["seed"] == seed]) for seed in seeds}
+        seeds = sorted({row["seed"] for row, _ in checked})
+        shares = {seed: _share([holds for row, holds in checked if row["seed"] == seed]) for seed in seeds}
         cases = [counts for counts in report.count_verdicts(study | {"rows": solves})[name].values() if counts[1]]
-        never = sum(held == 0 for held, _ in cases)
-        word = CONFIRMED if all(answer for _, answer in answers) else NOT_CONFIRMED if never else INCONCLUSIVE
+        failed_cases = sum(holding == 0 for holding, _ in cases)
+        holding = sum(holds for _, holds in checked)
+        outcome = CONFIRMED if holding == len(checked) else NOT_CONFIRMED if failed_cases else INCONCLUSIVE
         share = compare_paired(shares, dict.fromkeys(shares, 0.0))
         interval = None
         if share is not None and share.interval is not None:
             low, high = share.interval
             interval = max(0.0, low), min(1.0, high)  # Student's interval may leave [0, 1]
-        held = sum(answer for _, answer in answers)
-        of = f"{SIDES[side]} in {len(solves)} of {len(study['rows'])} solves, " if side else ""
-        what = (
-            f"{of}holds in {held} of {len(answers)}{'' if side else ' solves'}, never in {never} of {len(cases)} cases;"
+        scope = f"{REGIMES[regime]} in {len(solves)} of {len(study['rows'])} solves, " if regime else ""
+        solves_held = f"holds in {holding} of {len(checked)}{'' if regime else ' solves'}"
+        finding = Finding(
+            f"{scope}{solves_held}, never in {failed_cases} of {len(cases)} cases; share",
+            holding / len(checked),
+            interval,
+            len(seeds),
+            outcome,
+            unit="",
+            template="{:.2f}",
+            limit=1.0,
+            short_label="share of solves",
         )
-        about = (held / len(answers), interval, len(seeds), word, "", "{:.2f}")
-        finding = Finding(f"{what} share", *about, limit=1.0, short="share of solves")
         trials.append(Trial(f"float64, {study['environment']['hardware']}", (finding,)))
     return combine_trials(trials)
 
 
-def _share(answers: list[bool]) -> float:
-    return sum(answers) / len(answers)
+def _share(holds: list[bool]) -> float:
+    return sum(holds) / len(holds)
 
 
 def proposition_claim(
@@ -83,10 +90,10 @@ def proposition_claim(
     reference: str,
     name: str,
     test: str,
-    side: Side | None = None,
+    regime: Regime | None = None,
     paper: str = "an assumption or a proof, no numbers given",
 ) -> Claim:
-    where = f" where {SIDES[side]}" if side else ""
+    where = f" where {REGIMES[regime]}" if regime else ""
     return Claim(
         id=id,
         family="propositions",
@@ -95,7 +102,7 @@ def proposition_claim(
         paper=paper,
         test=f"{test}, over inputs, hams, temperatures and seeds{where}",
         command=COMMAND,
-        judge=partial(judge_proposition, name=name, side=side),
+        judge=partial(judge_proposition, name=name, regime=regime),
     )
 
 

@@ -39,10 +39,10 @@ def ablate(
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
     from hamburger.tasks.sweep import run_grid
-    from hamburger_lab.ablations.plan import PLACE, AblationPlan
+    from hamburger_lab.ablations.plan import GRID_FIELD, AblationPlan
     from hamburger_lab.rows import write_csv
 
-    ablation_plan = AblationPlan.of(
+    ablation_plan = AblationPlan.create(
         parse_names(name),
         recipe,
         out,
@@ -57,17 +57,17 @@ def ablate(
         for cell, done in ablation_plan.states():
             typer.echo(f"{cell.name}: {'finished' if done else shlex.join(['ham', *cell.command(out, data)[3:]])}")
         return
-    tables = {grid: Path(csv.replace(PLACE, grid)) for grid in parse_names(name)} if csv is not None else {}
+    tables = {grid: Path(csv.replace(GRID_FIELD, grid)) for grid in parse_names(name)} if csv is not None else {}
     if len(set(tables.values())) < len(tables):
         raise OptionError(
-            f"ablate: several grids need several files (got --csv {csv}); put {PLACE} where the name belongs"
+            f"ablate: several grids need several files (got --csv {csv}); put {GRID_FIELD} where the name belongs"
         )
     for path in tables.values():
         check_writable(path)
     ablation_plan.begin()
     queue = ablation_plan.queue
     with grid_progress(len(queue)) as progress:
-        run_grid(queue, out, data=data, jobs=jobs, progress=progress, done=ablation_plan.note, call="ablate")
+        run_grid(queue, out, data=data, jobs=jobs, progress=progress, done=ablation_plan.write_finished, call="ablate")
     for grid, rows in zip(parse_names(name), ablation_plan.rows(), strict=True):
         Console().print(table(rows))
         if grid in tables:

@@ -63,7 +63,7 @@ CHANNELS = BenchOption(512, "channels c")
 DEVICE, SEED = BenchOption("cpu", "cpu or cuda"), BenchOption(0)
 AUTOCAST = BenchOption("float32", "float32 or bfloat16 (autocast)")
 NETWORK_ROUNDS = BenchOption(20, "timed rounds, each a step of every network")
-OF_ZOO = "comma-separated; also none, breads (no ham), sa-flash and sa-materialised"
+CONTEXTS_HELP = "comma-separated; also none, breads (no ham), sa-flash and sa-materialised"
 
 
 def batch(default: int) -> BenchOption:
@@ -104,13 +104,13 @@ class Benchmark:
             parsed = option.parse(value, call) if option.parse and value is not None else value
             if parsed is not None:
                 fields[option.field or name] = parsed
-        return _find(self.plan)(**{**self.dependent_fields(fields), **fields})
+        return _import_object(self.plan)(**{**self.dependent_fields(fields), **fields})
 
     def measure(self, plan: Any, report: Report) -> Iterable[Any]:
-        return _find(f"{self.plan.partition(':')[0]}:measure")(plan, report)
+        return _import_object(f"{self.plan.partition(':')[0]}:measure")(plan, report)
 
 
-def _find(name: str) -> Any:
+def _import_object(name: str) -> Any:
     """An object of a module that is imported only now: `ham --help` should not wait for it."""
     return resolve_name(f"hamburger_lab.bench.{name}")
 
@@ -120,7 +120,7 @@ BENCHMARKS = {
         "Time the hams against the authors' code, scikit-learn's NMF and self-attention, as n grows.",
         plan="core:CorePlan",
         total="rounds",
-        tables=("views:core_times_table", "views:core_growth_table"),
+        tables=("tables:core_times_table", "tables:core_growth_table"),
         options={
             "sizes": sizes("1024,2048,4096,8192,16384"),
             "dim": BenchOption(512, "d, a multiple of 8"),
@@ -158,7 +158,7 @@ BENCHMARKS = {
     "gradients": Benchmark(
         "Measure time and peak memory of forward and backward for each gradient of a ham, as K grows.",
         plan="gradients:GradientPlan",
-        total="races",
+        total="cases",
         tables=("gradients:gradients_table",),
         options={
             "hams": HAMS,
@@ -177,7 +177,7 @@ BENCHMARKS = {
         "Time a training step of HamNet with each context, in shuffled rounds: images/s and peak memory.",
         plan="network:NetworkPlan",
         total="stages",
-        tables=("views:network_table",),
+        tables=("tables:network_table",),
         options={
             "contexts": variants(
                 "baseline,breads,nmf,vq,cd,sa-flash,a2,ema,efficient,da",
@@ -198,9 +198,9 @@ BENCHMARKS = {
         "Time a training step of Mask R-CNN with each context as the image grows: time, and memory against n.",
         plan="detect:DetectorPlan",
         total="stages",
-        tables=("views:detector_table",),
+        tables=("tables:detector_table",),
         options={
-            "contexts": variants("none,sa-materialised,sa-flash,efficient,nmf", OF_ZOO),
+            "contexts": variants("none,sa-materialised,sa-flash,efficient,nmf", CONTEXTS_HELP),
             "sizes": sides("256,512,768,1024"),
             "backbone": BenchOption("resnet50", "a ResNet of torchvision, or tiny"),
             "after": BenchOption("p3", "where the context is inserted: layer1 ... layer4, p2 ... p5"),
@@ -215,9 +215,9 @@ BENCHMARKS = {
         "Time a training step of an image classifier with each context: images/s and peak memory.",
         plan="classes:ClassifierPlan",
         total="stages",
-        tables=("views:classifier_table",),
+        tables=("tables:classifier_table",),
         options={
-            "contexts": variants("none,sa-flash,efficient,nmf", OF_ZOO),
+            "contexts": variants("none,sa-flash,efficient,nmf", CONTEXTS_HELP),
             "sizes": sides("32"),
             "backbone": BenchOption("resnet18", "a ResNet of timm; others with --stem timm"),
             "stem": BenchOption("small", "small: a ResNet's, without stride or pool; timm: as it is"),
@@ -234,7 +234,7 @@ BENCHMARKS = {
         "Time a training step of HamGAN and its rivals, and their modules alone, in shuffled rounds.",
         plan="gan:GanStepPlan",
         total="stages",
-        tables=("views:gan_table",),
+        tables=("tables:gan_table",),
         options={
             "contexts": names("none,sagan,ylg,ylg-fused,hamgan,efficient", "comma-separated"),
             "resolution": BenchOption(128, "32, 64 or 128"),
@@ -295,7 +295,7 @@ def run_benchmark(name: str, values: dict[str, Any], json: Path | None) -> None:
 
     rows = collect_rows(lambda report: benchmark.measure(plan, report), getattr(plan, benchmark.total), save)
     for table in benchmark.tables:
-        Console().print(_find(table)(rows))
+        Console().print(_import_object(table)(rows))
 
 
 def collect_rows(
@@ -305,7 +305,7 @@ def collect_rows(
     from rich.console import Console
     from rich.progress import Progress
 
-    from hamburger_lab.bench.common import GateError
+    from hamburger_lab.bench.common import WrongResultError
 
     rows: list[Any] = []
     # refresh between reports only: a refreshing thread would disturb the timing
@@ -315,7 +315,7 @@ def collect_rows(
             for row in measure(lambda what: bar.update(task, description=what, advance=1, refresh=True)):
                 rows.append(row)
                 save(rows)
-        except GateError as refusal:
+        except WrongResultError as refusal:
             typer.echo(f"ham: {refusal}", err=True)
             raise typer.Exit(1) from None
     return rows
@@ -325,7 +325,7 @@ def _add_command(name: str, benchmark: Benchmark) -> None:
     def command(json: Path | None, **values: Any) -> None:
         run_benchmark(name, values, json)
 
-    parameters = [option.parameter(each) for each, option in benchmark.options.items()]
+    parameters = [option.parameter(option_name) for option_name, option in benchmark.options.items()]
     parameters.append(inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Json))
     # typer reads the options from the signature and the annotations
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -57,8 +57,10 @@ def claims(
         table.add_column("verdict", no_wrap=True)
         for claim, verdict in verdicts:
             seeds = str(verdict.seeds or "")
-            word = f"[{COLOURS[verdict.word]}]{verdict.word}[/]{'*' * verdict.generated}{'†' * verdict.collapsed}"
-            table.add_row(claim.id, format_effect(verdict).replace("[", r"\["), format_power(verdict), seeds, word)
+            outcome = (
+                f"[{COLOURS[verdict.outcome]}]{verdict.outcome}[/]{'*' * verdict.generated}{'†' * verdict.collapsed}"
+            )
+            table.add_row(claim.id, format_effect(verdict).replace("[", r"\["), format_power(verdict), seeds, outcome)
         notes = {
             "* generated scenes alone": any(verdict.generated for _, verdict in verdicts),
             "† some trainings collapsed": any(verdict.collapsed for _, verdict in verdicts),
@@ -88,15 +90,15 @@ def _print_claims(verdicts: ClaimVerdicts, names: tuple[str, ...]) -> None:
         claim, verdict = known[name]
         basis = f" ({verdict.basis})" if verdict.basis else ""
         typer.echo(
-            f"{claim.id}: {verdict.word}{basis}\n  {claim.statement} ({claim.reference})\n  paper: {claim.paper}"
+            f"{claim.id}: {verdict.outcome}{basis}\n  {claim.statement} ({claim.reference})\n  paper: {claim.paper}"
         )
         typer.echo(f"  test: {claim.test}")
         for trial in verdict.trials:
             remark = "" if trial in deciding_trials(verdict.trials) else " (generated scenes; photographs decide)"
-            typer.echo(f"  here: {trial.text}: {trial.word}{remark}")
+            typer.echo(f"  here: {trial.text}: {trial.outcome}{remark}")
         decisive = verdict.decisive
         if decisive is not None and decisive.power:
-            typer.echo(f"  detectable: {f'{decisive.power} {decisive.unit}'.strip()}, of {decisive.what}")
+            typer.echo(f"  detectable: {f'{decisive.power} {decisive.unit}'.strip()}, of {decisive.label}")
         typer.echo(f"  command: {claim.command}")
 
 

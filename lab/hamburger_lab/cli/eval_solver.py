@@ -20,16 +20,16 @@ def eval_solver(
     steps: Annotated[
         str, typer.Option(help="steps of the hams, one or several comma-separated; default: as trained")
     ] = "",
-    draws: Annotated[
+    dictionary_seeds: Annotated[
         str, typer.Option(help="draw a new dictionary for every image from this seed, or comma-separated seeds")
     ] = "",
-    inside: Annotated[
+    statistics_images: Annotated[
         int, typer.Option(help="number of images on which to measure ranks and gradients of the context")
     ] = 0,
     device: Device = "auto",
     json: Annotated[
         str | None,
-        typer.Option(help="write the scores to this file as JSON; {} in its name is replaced by the steps or draws"),
+        typer.Option(help="write the scores to this file as JSON; {} in its name is replaced by the steps or seeds"),
     ] = None,
 ) -> None:
     """Evaluate weights with other solver settings: step counts, or dictionaries drawn for every image."""
@@ -40,7 +40,7 @@ def eval_solver(
     from hamburger_lab.ablations.solver_evaluation import evaluate_settings
 
     path = find_weights(weights)
-    step_counts, seeds, files = _parse_variants(steps, draws, json, inside)
+    step_counts, seeds, files = _parse_variants(steps, dictionary_seeds, json, statistics_images)
     for file in files:
         check_writable(file)
     with progress_bar("evaluating") as update:
@@ -49,14 +49,14 @@ def eval_solver(
             data=data,
             split=split,
             steps=step_counts,
-            draws=seeds,
-            inside=inside,
+            dictionary_seeds=seeds,
+            statistics_images=statistics_images,
             device=device,
             progress=lambda done, total: update(completed=done, total=total),
         )
     task = task_of_weights(path)
     for row in rows:
-        settings = (("steps", row["eval_steps"]), ("draws", row["draws"]))
+        settings = (("steps", row["eval_steps"]), ("dictionary seed", row["draws"]))
         used = row["protocol"] + "".join(f", {name} {value}" for name, value in settings if value is not None)
         line = ", ".join(score.spoken(value) for score, value in task.present_scores(row))
         typer.echo(f"{line} ({used}; {path})")
@@ -67,16 +67,24 @@ def eval_solver(
         write_json_lines(file, [row])
 
 
-def _parse_variants(steps: str, draws: str, json: str | None, inside: int) -> tuple[Numbers, Numbers, list[Path]]:
+def _parse_variants(
+    steps: str, dictionary_seeds: str, json: str | None, statistics_images: int
+) -> tuple[Numbers, Numbers, list[Path]]:
     """Step counts and seeds to evaluate with, and a file for each evaluation if `--json` was given."""
     call = "eval-solver"
     step_counts: Numbers = parse_ints(steps, call, "steps") if steps else (None,)
-    seeds: Numbers = parse_ints(draws, call, "draws") if draws else (None,)
+    seeds: Numbers = parse_ints(dictionary_seeds, call, "dictionary-seeds") if dictionary_seeds else (None,)
     if len(step_counts) > 1 and len(seeds) > 1:
-        raise OptionError(f"{call}: give several steps or several draws, not both (got {steps} and {draws})")
+        raise OptionError(
+            f"{call}: several --steps and several --dictionary-seeds (got {steps} and {dictionary_seeds}); "
+            "give several of one of them"
+        )
     several = max(step_counts, seeds, key=len)
-    if len(several) > 1 and inside:
-        raise OptionError(f"{call}: --inside takes a single evaluation; leave it out, or give one of steps or draws")
+    if len(several) > 1 and statistics_images:
+        raise OptionError(
+            f"{call}: --statistics-images takes a single evaluation (got {len(several)}); leave it out, or give one "
+            "number of steps and one seed"
+        )
     if len(several) > 1 and json is not None and "{}" not in json:
         raise OptionError(
             f"{call}: --json names one file for {len(several)} evaluations (got {json}); put {{}} into the name"

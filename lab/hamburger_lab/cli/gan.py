@@ -47,13 +47,13 @@ def grid(
     from hamburger.tensors import pick_device
     from hamburger_lab.gan_grid import GanCell, gan_variants, open_extractor, run_measured_grid
 
-    on = pick_device(device)
+    chosen_device = pick_device(device)
     network = open_extractor(extractor, weights, size)
     measure = MeasureSettings(samples=samples, compared=compared)
     variants, seed_list = gan_variants(parse_names(contexts)), parse_ints(seeds, "gan grid", "seeds")
     planned = cells(recipe, variants, seed_list, settings or (), cell_class=GanCell, call="gan grid")
     rows = run_measured_grid(
-        planned, out, data=data, jobs=jobs, extractor=network, measure=measure, device=on, json=json
+        planned, out, data=data, jobs=jobs, extractor=network, measure=measure, device=chosen_device, json=json
     )
     Console().print(build_table(rows))
 

@@ -5,8 +5,10 @@
 - EMANet (Li, Zhong, Wu, Yang, Lin and Liu, "Expectation-maximization attention networks", ICCV 2019): checked against
   the authors' code
 - OCRNet (Yuan, Chen and Wang, "Object-contextual representations for semantic segmentation", ECCV 2020): checked
-  against a widely used port. The dropout rate is the original's from memory, not verified; the port has 0.1. The width
-  of the coarse head is the port's; other implementations use 512.
+  against an independent implementation. The dropout rate is the original's from memory, not verified; that
+  implementation has 0.1. It is also the source of the width of the coarse head; others use 512.
+
+CBRk: a k x k convolution, batch norm, ReLU; CBR is CBR1.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class DANet(AuxiliaryHead):
     of the authors' code (True) or of their paper (False).
 
     Loss: three cross-entropies of equal weight: "ce" of the sum, and "position" and "channel" of each branch through
-    its own classifier, in training only. `aux_weight` adds an FCN head on the second-deepest map, as some ports do.
+    its own classifier, in training only. `aux_weight` adds an FCN head on the second-deepest map, as others do.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class EMANet(AuxiliaryHead):
     HamNet has the same frame, so the two can be compared directly. `rank`, `steps` and `momentum` are options of the
     module `hamburger.contexts.ema`; its first convolution is frozen, since the paper sends it no gradient.
     The 3 x 3 convolutions are initialised from N(0, 2 / (9 out)), the classifier with torch's default.
-    Some ports add an auxiliary loss: aux_weight=0.4.
+    Some implementations add an auxiliary loss: aux_weight=0.4.
     """
 
     def __init__(

@@ -5,6 +5,8 @@
 - CFNet (Zhang, Zhang, Wang and Xie, "Co-occurrent features in semantic segmentation", CVPR 2019): the modules were
   checked against the authors' code. The auxiliary loss and its weight come from the library that code builds on. It is
   uncertain whether the published numbers were trained with the encoding module.
+
+CBRk: a k x k convolution, batch norm, ReLU; CBR is CBR1.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """Two heads that reason along a graph. No source was found for their auxiliary losses.
 
 - SGR (Liang, Hu, Zhang, Lin and Xing, "Symbolic graph reasoning meets convolutions", NeurIPS 2018): rebuilt from the
-  paper's equations, as others report them, and one port. Uncertain: biases, norms and the first convolution. The
-  paper's nodes are the concepts of its data sets, with word vectors and a knowledge graph. Here they are the classes,
-  with random embeddings and learned edges, unless given.
+  paper's equations, as others report them, and one independent implementation. Uncertain: biases, norms and the
+  first convolution. The paper's nodes are the concepts of its data sets, with word vectors and a knowledge graph. Here
+  they are the classes, with random embeddings and learned edges, unless given.
 - SpyGR (Li, Yang, Zhao, Shen, Lin and Liu, "Spatial pyramid based graph reasoning", CVPR 2020): rebuilt from the
-  paper's equations and unofficial ports. Uncertain: the norm after the graph convolution, how the map is downsampled,
-  the number of scales, and the layers between pyramid and classifier.
+  paper's equations and unofficial implementations. Uncertain: the norm after the graph convolution, how the map is
+  downsampled, the number of scales, and the layers between pyramid and classifier.
+
+CBRk: a k x k convolution, batch norm, ReLU; CBR is CBR1.
 """
 
 from __future__ import annotations

@@ -4,8 +4,10 @@
 - APCNet (He, Deng, Zhou, Wang and Qiao, "Adaptive pyramid context network for semantic segmentation", CVPR 2019)
 - DMNet (He, Deng and Qiao, "Dynamic multi-scale filters for semantic segmentation", ICCV 2019)
 
-All were checked against a widely used port, which is also the source of the auxiliary loss of APCNet and DMNet and its
-weight. Not verified: whether the paper of APCNet itself applies a sigmoid to the affinity.
+All were checked against an independent implementation, which is also the source of the auxiliary loss of APCNet and
+DMNet and its weight. Not verified: whether the paper of APCNet itself applies a sigmoid to the affinity.
+
+CBRk: a k x k convolution, batch norm, ReLU; CBR is CBR1.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class PSPNet(AuxiliaryHead):
 
         p_s = bilinear(CBR(grid(x, s)))                  b c/4 h w, for each s of `scales`; grid: means over s x s cells
         logits = W dropout(CBR3((x, p_1, p_2, p_3, p_6)))             c + c -> `width` -> k
-    The weight of the auxiliary loss is 0.4 in the paper and 0.2 in a known port.
+    The weight of the auxiliary loss is 0.4 in the paper and 0.2 in an independent implementation.
     """
 
     def __init__(
@@ -71,8 +73,8 @@ class APCNet(AuxiliaryHead):
         o_s = the adaptive context of an s x s grid      b d h w, d = `width`, for each s of `scales`
         logits = W dropout(CBR3((x, o_1, o_2, o_3, o_6)))             c + 4d -> d -> k
 
-    The formula of o_s is in `hamburger.contexts.apc`. Here its global vector comes from the reduced map, as in the
-    port. `fusion`: whether each scale ends in a CBR.
+    The formula of o_s is in `hamburger.contexts.apc`. Here its global vector comes from the reduced map, as in
+    that implementation. `fusion`: whether each scale ends in a CBR.
     """
 
     def __init__(
@@ -109,8 +111,8 @@ class DMNet(AuxiliaryHead):
         o_k = x, pooled to k x k, as a filter for x      b d h w, d = `width`, for each k of `sizes`
         logits = W dropout(CBR3((x, o_1, o_3, o_5, o_7)))             c + 4d -> d -> classes
 
-    The formula of o_k is in `hamburger.contexts.dm`. `fusion` adds a CBR to each size: off in the port's network, on in
-    the module that the Hamburger paper measures.
+    The formula of o_k is in `hamburger.contexts.dm`. `fusion` adds a CBR to each size: off in that implementation,
+    on in the module that the Hamburger paper measures.
     """
 
     def __init__(

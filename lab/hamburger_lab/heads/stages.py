@@ -6,6 +6,8 @@
   formula and a community implementation of the block. Certain: the unit's formula, one unit on each of four stages,
   that their outputs are merged, and the weights of the three losses. Uncertain, and chosen here: the width of the
   units, how outputs are merged, which output each loss uses, and where the categories are predicted.
+
+CBRk: a k x k convolution, batch norm, ReLU; CBR is CBR1.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from hamburger.segmentation.model import create_model
 from hamburger.segmentation.recipe import SegmentationModel, segmentation_recipes
 from hamburger_lab.ablations.grids import ablations
 from hamburger_lab.bench.footprint import count_params_and_macs
-from hamburger_lab.claims.base import VERDICT_WORDS, deciding_trials
+from hamburger_lab.claims.base import OUTCOMES, deciding_trials
 from hamburger_lab.claims.registry import CLAIMS, FAMILIES
 from hamburger_lab.claims.tables import heading_anchor
 from hamburger_lab.markdown import markdown_table
@@ -86,9 +86,9 @@ def overview_table(results: Results) -> str:
 
 def verdict_counts(results: Results, family: str) -> str:
     """Return the number of verdicts of each kind, with a link to them."""
-    words = Counter(claim.judge(results).word for claim in CLAIMS if claim.family == family)
-    counted = ", ".join(f"{words[word]} {word}" for word in VERDICT_WORDS if words[word])
-    return f"[{counted}](generated/claims.md#{heading_anchor(FAMILIES[family])})"
+    counts = Counter(claim.judge(results).outcome for claim in CLAIMS if claim.family == family)
+    text = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
+    return f"[{text}](generated/claims.md#{heading_anchor(FAMILIES[family])})"
 
 
 def describe_runs_here(results: Results, item: PaperItem) -> list[str]:

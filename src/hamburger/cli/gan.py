@@ -59,7 +59,7 @@ def sample(
     out: Annotated[Path, typer.Option(help="folder for the images")],
     count: Annotated[int, typer.Option(help="number of single images, also in one grid")] = 64,
     rows: Annotated[int, typer.Option(help="images of each class in classes.png")] = 8,
-    ways: Annotated[int, typer.Option(help="interpolations, one row each in interpolations.png")] = 4,
+    interpolations: Annotated[int, typer.Option(help="rows of interpolations.png")] = 4,
     stops: Annotated[int, typer.Option(help="images in each interpolation")] = 9,
     classes: Annotated[
         str, typer.Option(help="class names or indices, comma-separated; default: all, 20 of them in classes.png")
@@ -77,7 +77,7 @@ def sample(
     from hamburger.generation.weights import open_generator
     from hamburger.tensors import pick_device
 
-    request = SampleRequest(count, rows, ways, stops, parse_names(classes), truncation, seed, batch)
+    request = SampleRequest(count, rows, interpolations, stops, parse_names(classes), truncation, seed, batch)
     on = pick_device(device)
     generator, info, path = open_generator(run)
     shown, total = select_row_classes(request, info.classes), count_images(request, info.classes)

@@ -1,7 +1,7 @@
 """Double attention (Chen, Kalantidis, Li, Yan and Feng, "A²-Nets: Double attention networks", NeurIPS 2018).
 
-Checked against the paper's formula and widely used ports; where the batch norms are is uncertain (see `norm`). One
-popular port omits the residual and the axes of its softmaxes, so that torch takes the batch axis; this file does not.
+Checked against the paper's formula and independent implementations; where the batch norms are is uncertain (see
+`norm`). One of them omits the residual, and the axes of its softmaxes, so that torch takes the batch axis.
 """
 
 from __future__ import annotations

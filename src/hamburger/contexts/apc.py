@@ -1,6 +1,7 @@
 """Adaptive pyramid context: APCNet (He, Deng, Zhou, Wang, Qiao, CVPR 2019).
 
-Checked against a widely used port; whether the paper itself applies a sigmoid to the affinity could not be checked.
+Checked against an independent implementation. Whether the paper itself applies a sigmoid to the affinity could not be
+checked. CBR: a 1 x 1 convolution, batch norm, ReLU.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ class APC(nn.Module):
     of c channels and adds their mean to x: at d = c/2, ((o_1, o_2) + (o_3, o_6)) / 2. This is the library's choice.
 
     - `global_info`: where g comes from. "input", mean(x), is the wiring with the cost printed in Table 3; "reduced",
-      mean(u) with a square convolution, that of the port.
+      mean(u) with a square convolution, as in that implementation.
     - `bias`: of the convolutions before batch norm. It changes only the number of parameters: with "input" it gives
-      the 2.03M of Table 3 (2,125,362); `global_info="reduced", bias=False` is the port (1,858,098).
+      the 2.03M of Table 3 (2,125,362); `global_info="reduced", bias=False` is the other implementation (1,858,098).
     - `fusion`: the last CBR of each scale.
     - `join`: "residual" as above, or "bottleneck": CBR 3 x 3 of (x, o_1, ...) to c channels, as in the paper's head.
     """

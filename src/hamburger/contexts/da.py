@@ -103,7 +103,7 @@ class DualAttention(nn.Module):
 
     - `convs`: a convolution before the attention ("in"), after it ("out"), or "both", as in DANet's head. Table 3 of
       the Hamburger paper counts one per branch.
-    - `inner`: the width of PAM's queries and keys, by default channels / 8 (a known port fixes it at 64).
+    - `inner`: the width of PAM's queries and keys, by default channels / 8 (64 in an independent implementation).
     - `cam_invert`: the authors' code (True) or their paper (False).
     - `materialise`: store PAM's n x n matrix in memory, as the original does.
     """

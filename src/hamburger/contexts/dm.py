@@ -1,6 +1,6 @@
 """Dynamic multi-scale filters: DMNet (He, Deng, Qiao, ICCV 2019).
 
-Checked against a widely used port.
+Checked against an independent implementation. CBR: a 1 x 1 convolution, batch norm, ReLU.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class DM(nn.Module):
     The paper's 3 x 3 convolution of x and all o_k belongs to its head and is not in Table 3. As in `apc`, the mean of
     the o_k, in pieces of c channels, is added to x instead.
 
-    - `fusion`: the last CBR of each size, which Table 3 has and the port has only as an option.
+    - `fusion`: the last CBR of each size, which Table 3 has; optional in that implementation.
     - `join`: "residual" as above, or "bottleneck": CBR 3 x 3 of (x, o_1, ...) to c channels, as in the paper's head.
     """
 

@@ -31,7 +31,7 @@ class EMAU(nn.Module):
 
     - `rank`: the number r of bases.
     - `momentum`: in training the stored bases become momentum * bases + (1 - momentum) * mean of mu over the samples of
-      all ranks; 0.9 is the authors' value, which other ports write as 0.1.
+      all ranks; 0.9 is the authors' value, which other implementations write as 0.1.
     - `renormalize`: scale that mean to unit columns before it is averaged in, as mmsegmentation does.
     - `seed`: of the first bases, which are the same on every rank and are saved with the weights.
     """

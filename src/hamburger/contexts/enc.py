@@ -1,6 +1,6 @@
 """Context encoding: EncNet (Zhang, Dana, Shi, Zhang, Wang, Tyagi, Agrawal, CVPR 2018).
 
-Checked against the authors' code.
+Checked against the authors' code. CBR: a 1 x 1 convolution, batch norm, ReLU.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """LightHam, the decoder of SegNeXt (Guo, Lu, Hou, Liu, Cheng and Hu, NeurIPS 2022), without dropout and classifier.
 
-Checked against the authors' code and its ports. All of them run the solver with autograd on: LightHam is trained by
+Checked against the authors' code and mmsegmentation's. Both run the solver with autograd on: LightHam is trained by
 back-propagation through all steps, not by the one-step gradient of the Hamburger paper.
 """
 

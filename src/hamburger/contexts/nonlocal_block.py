@@ -1,7 +1,7 @@
 """The non-local block (Wang, Girshick, Gupta and He, "Non-local neural networks", CVPR 2018).
 
-Checked against the authors' settings and a widely used port. They differ from the paper in one place: both divide the
-embedded Gaussian's scores by √d, which the paper's formula does not.
+Checked against the authors' settings and an independent implementation. They differ from the paper in one place: both
+divide the embedded Gaussian's scores by √d, which the paper's formula does not.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class NonLocal(nn.Module):
     - `scale`: divide by √d, the default of "embedded_gaussian"; False is the paper's formula. The others have none.
     - `pool`: max-pool keys and values by 2, so m = n / 4. Odd rows and columns are rounded up, so all positions count.
     - `norm`: "batch", with its weight initialised to zero, or "none", where Wo is zero instead: the layer starts as the
-      identity in both. As in the port, Wo has a bias only without a norm.
+      identity in both. As in that implementation, Wo has a bias only without a norm.
     - `materialise`: store the n x m weights of the two Gaussian modes; the values are the same.
 
     Without it, an n x m matrix is stored only in "concatenation" and, on a CPU, in "gaussian". "dot_product" is

@@ -1,7 +1,7 @@
 """Object-contextual representations: OCR (Yuan, Chen, Wang, ECCV 2020).
 
-Checked against a widely used port. Dropout is an option, in the same place as in the original; the original rate (0.05)
-is uncertain.
+Checked against an independent implementation. Dropout is an option, in the same place as in the original; the original
+rate (0.05) is uncertain. CBR: a 1 x 1 convolution, batch norm, ReLU.
 """
 
 from __future__ import annotations

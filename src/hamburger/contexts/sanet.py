@@ -55,7 +55,7 @@ class SqueezeAttention(nn.Module):
 class SANet(SqueezeAttention):
     """Attention map at half resolution, "not fully squeezed" to a vector.   b c h w   ->   b c h w
 
-    - `squash`: apply a sigmoid to attn, as one port does.
+    - `squash`: apply a sigmoid to attn, as one implementation does.
     - `upsample`: "bilinear" or "nearest". The pooling rounds odd sizes up; the output has the size of the input.
     """
 

@@ -1,7 +1,7 @@
 """Symbolic graph reasoning, SGR (Liang, Hu, Zhang, Lin and Xing, NeurIPS 2018).
 
-Rebuilt from the paper's equations as others report them and one port: details are uncertain, among them biases, norms
-and the number of nodes, which in the paper are the concepts of a data set.
+Rebuilt from the paper's equations as others report them and one independent implementation: details are uncertain,
+among them biases, norms and the number of nodes, which in the paper are the concepts of a data set.
 """
 
 from __future__ import annotations

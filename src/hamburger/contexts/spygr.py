@@ -1,6 +1,6 @@
 """Spatial-pyramid graph reasoning, SpyGR (Li, Yang, Zhao, Shen, Lin and Liu, CVPR 2020).
 
-Rebuilt from the paper's equations and unofficial ports, without the defects of the ports: details are uncertain, among
+Rebuilt from the paper's equations and unofficial implementations, without their defects: details are uncertain, among
 them the norm after the graph convolution, how the map is downsampled, and the number of scales.
 """
 

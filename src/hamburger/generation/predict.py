@@ -30,15 +30,14 @@ GRID_IMAGES = 1024  # the most images in sheet.png
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """What to write: `count` single images and a grid of them, `rows` images of each class, `ways` interpolations of
-    `stops` images each.
+    """What to write: `count` single images and a grid of them, `rows` images of each class, and interpolations.
 
-    If no classes are named, the first `ROWS_SHOWN` get a row.
+    An interpolation has `stops` images. If no classes are named, the first `ROWS_SHOWN` get a row.
     """
 
     count: int = 64
     rows: int = 8
-    ways: int = 4
+    interpolations: int = 4
     stops: int = 9
     classes: tuple[str, ...] = ()  # by name or number; empty means all
     truncation: float | None = None
@@ -47,13 +46,13 @@ class SampleRequest:
 
     def __post_init__(self) -> None:
         call = "gan sample"
-        for name, least in (("count", 0), ("rows", 0), ("ways", 0), ("stops", 2), ("batch", 1)):
+        for name, least in (("count", 0), ("rows", 0), ("interpolations", 0), ("stops", 2), ("batch", 1)):
             check_count(call, name, getattr(self, name), least=least)
         check_seed(call, self.seed)
         if self.truncation is not None:
             check_positive(call, "truncation", self.truncation)
-        if not self.count and not self.rows and not self.ways:
-            raise OptionError(f"{call}: nothing to write; give --count, --rows or --ways")
+        if not self.count and not self.rows and not self.interpolations:
+            raise OptionError(f"{call}: nothing to write; give --count, --rows or --interpolations")
 
 
 def select_row_classes(request: SampleRequest, known: Sequence[str]) -> list[int]:
@@ -64,7 +63,8 @@ def select_row_classes(request: SampleRequest, known: Sequence[str]) -> list[int
 
 def count_images(request: SampleRequest, known: Sequence[str]) -> int:
     """The number of images that a request generates."""
-    return request.count + request.rows * len(select_row_classes(request, known)) + request.ways * request.stops
+    classes = select_row_classes(request, known)
+    return request.count + request.rows * len(classes) + request.interpolations * request.stops
 
 
 def write_samples(
@@ -149,9 +149,9 @@ def _make_files(
         z, _ = latents(request.rows, start=ROW_START, **sizes, **options)
         images = render(z.repeat(len(in_rows), 1), torch.tensor(in_rows).repeat_interleave(request.rows))
         yield "classes.png", tile_images(images, columns=request.rows)
-    if request.ways:  # each row goes from one latent to another, with a fixed class
-        z, _ = latents(2 * request.ways, start=INTERPOLATION_START, **sizes, **options)
+    if request.interpolations:  # each row goes from one latent to another, with a fixed class
+        z, _ = latents(2 * request.interpolations, start=INTERPOLATION_START, **sizes, **options)
         paths = torch.cat([interpolate_latents(a, b, request.stops) for a, b in z.unflatten(0, (-1, 2))])
-        classes = torch.tensor([selected[way % len(selected)] for way in range(request.ways)])
+        classes = torch.tensor([selected[row % len(selected)] for row in range(request.interpolations)])
         images = render(paths, classes.repeat_interleave(request.stops))
         yield "interpolations.png", tile_images(images, columns=request.stops)

@@ -170,10 +170,10 @@ def decompose(
         check_nonnegative("decompose", "x", x)
         if bases is not None:
             check_nonnegative("decompose", "bases", bases)
-    return run(x, ham, steps=steps, grad=grad, bases=bases, generator=generator, backend=backend)
+    return solve_ham(x, ham, steps=steps, grad=grad, bases=bases, generator=generator, backend=backend)
 
 
-def run(
+def solve_ham(
     x: Tensor,
     ham: Ham,
     *,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import InputError, OptionError, ShapeError, check_count
 from hamburger.hams.base import Factors, Ham
-from hamburger.hams.decompose import Decomposition, run
+from hamburger.hams.decompose import Decomposition, solve_ham
 from hamburger.inspect.activations import LayerActivations, evaluation_mode, get_layer, record_activations
 from hamburger.layers.ham import HamLayer
 
@@ -96,7 +96,7 @@ def solve_layer(layer: HamLayer, x: Tensor) -> Decomposition:
     """Decompose x as the layer does in evaluation.   b d n   ->   bases (b s) d r, codes (b s) r n"""
     data, bases = prepare_solve(layer, x)
     with torch.no_grad():
-        return run(data, layer.ham, steps=layer.eval_steps, grad=layer.grad, bases=bases)
+        return solve_ham(data, layer.ham, steps=layer.eval_steps, grad=layer.grad, bases=bases)
 
 
 def find_ham(call: str, model: nn.Module, layer: str | None) -> tuple[str, HamLayer]:

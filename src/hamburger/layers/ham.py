@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hamburger import distributed
 from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_positive, check_seed
 from hamburger.hams.base import Ham, weyl_multipliers, weyl_uniform
-from hamburger.hams.decompose import BPTT, Gradient, as_gradient, as_ham, bptt, one_step, run
+from hamburger.hams.decompose import BPTT, Gradient, as_gradient, as_ham, bptt, one_step, solve_ham
 from hamburger.kernels.dispatch import BACKENDS
 from hamburger.layers.recompute import RecentBases
 from hamburger.linalg import normalize_columns
@@ -120,7 +120,7 @@ class HamLayer(nn.Module):
             # each process takes its rows of what a single process draws for the global batch
             like, d = widen(data[:0]), data.shape[1]
             bases = distributed.draw_for_global_batch(lambda rows: self.ham.draw(rows, d, like=like), data.shape[0])
-        out = run(
+        out = solve_ham(
             data,
             self.ham,
             steps=self.steps if self.training else self.eval_steps,

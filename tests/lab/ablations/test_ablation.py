@@ -218,7 +218,7 @@ def test_grids_share_common_trainings():
 
 
 def plan_of(tmp_path, *names, seeds=(0, 1), **options):
-    return AblationPlan.of(
+    return AblationPlan.create(
         names, "patchwork", tmp_path / "runs", seeds=seeds, json=str(tmp_path / "{grid}.jsonl"), **options
     )
 
@@ -226,13 +226,13 @@ def plan_of(tmp_path, *names, seeds=(0, 1), **options):
 def test_several_grids_run_in_one_queue_with_a_file_each(tmp_path):
     plan = plan_of(tmp_path, "parts", "dictionary")
     plan.begin()
-    left = plan.left
+    left = plan.remaining
     assert [cell.seed for cell in left] == sorted(cell.seed for cell in left)
     assert len({cell.name for cell in left}) == len(left) == 2 * (6 + 12 - 1)  # `whole` is `nmf`
-    run_grid(left, plan.out, jobs=4, command=stand_in, done=plan.note)
+    run_grid(left, plan.out, jobs=4, command=stand_in, done=plan.write_finished)
     parts, dictionary = (read_rows(tmp_path / f"{name}.jsonl") for name in ("parts", "dictionary"))
     assert [row["cell"] for row in parts[:6]] == list(select_cells("parts", find_training("patchwork")))
-    assert len(dictionary) == 24 and not plan_of(tmp_path, "parts", "dictionary").left
+    assert len(dictionary) == 24 and not plan_of(tmp_path, "parts", "dictionary").remaining
     assert all(done for _, done in plan_of(tmp_path, "parts").states())
     for wrong, message in (
         ({"names": ["parts", "init"], "json": "rows.jsonl"}, "put {grid} where the name belongs"),
@@ -240,7 +240,7 @@ def test_several_grids_run_in_one_queue_with_a_file_each(tmp_path):
         ({"names": ["parts", "init"], "only": ["whole"]}, "name one grid"),
     ):
         with pytest.raises(OptionError, match=message):
-            AblationPlan.of(wrong.pop("names"), "patchwork", tmp_path, seeds=[0], **wrong)
+            AblationPlan.create(wrong.pop("names"), "patchwork", tmp_path, seeds=[0], **wrong)
 
 
 def test_rows_are_written_when_runs_end_and_resumed_elsewhere(tmp_path):
@@ -248,22 +248,29 @@ def test_rows_are_written_when_runs_end_and_resumed_elsewhere(tmp_path):
     plan.begin()
 
     def note(cell):
-        plan.note(cell)
-        assert len(read_rows(tmp_path / "parts.jsonl")) == len(rows(plan.left, plan.out))
+        plan.write_finished(cell)
+        assert len(read_rows(tmp_path / "parts.jsonl")) == len(rows(plan.remaining, plan.out))
         if len(read_rows(tmp_path / "parts.jsonl")) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with pytest.raises(KeyboardInterrupt):
-        run_grid(plan.left, plan.out, command=stand_in, done=note)
+        run_grid(plan.remaining, plan.out, command=stand_in, done=note)
     assert [row["cell"] for row in read_rows(tmp_path / "parts.jsonl")] == ["baseline", "whole"]
-    elsewhere = AblationPlan.of(["parts"], "patchwork", tmp_path / "new", seeds=[0], json=str(tmp_path / "parts.jsonl"))
-    assert [cell.variant for cell in elsewhere.left] == ["without-ham", "without-upper", "without-lower", "only-ham"]
+    elsewhere = AblationPlan.create(
+        ["parts"], "patchwork", tmp_path / "new", seeds=[0], json=str(tmp_path / "parts.jsonl")
+    )
+    assert [cell.variant for cell in elsewhere.remaining] == [
+        "without-ham",
+        "without-upper",
+        "without-lower",
+        "only-ham",
+    ]
 
 
 def test_evaluations_of_one_network_share_a_process(tmp_path):
     plan = plan_of(tmp_path, "steps", "dictionary", "inside", seeds=[0])
     queue = plan.queue
-    assert sorted(name for cell in queue for name in cell.names) == sorted(cell.name for cell in plan.left)
+    assert sorted(name for cell in queue for name in cell.names) == sorted(cell.name for cell in plan.remaining)
     together = {cell.name: cell for cell in queue if len(cell.names) > 1}
     assert len(together) == 9 + 3  # networks with other steps, with drawn dictionaries
     out = tmp_path / "runs"
@@ -278,7 +285,7 @@ def test_evaluations_of_one_network_share_a_process(tmp_path):
         return [sys.executable, "-c", f"import pathlib; {code}"]
 
     plan.begin()
-    run_grid(queue, out, jobs=4, command=several, done=plan.note)
+    run_grid(queue, out, jobs=4, command=several, done=plan.write_finished)
     assert not plan_of(tmp_path, "steps", "dictionary", "inside", seeds=[0]).queue
     assert [len(read_rows(tmp_path / f"{name}.jsonl")) for name in ("steps", "dictionary", "inside")] == [48, 12, 14]
     (out / "vq-k3-at6-seed0" / "result.json").unlink()
@@ -289,12 +296,12 @@ def test_evaluations_of_one_network_share_a_process(tmp_path):
 
 def test_results_without_needed_weights_are_retrained(tmp_path):
     names = {"only": ["nmf-drawn1", "vq"]}
-    run_grid(plan_of(tmp_path, "dictionary", seeds=[0], **names).left, tmp_path / "runs", command=stand_in)
+    run_grid(plan_of(tmp_path, "dictionary", seeds=[0], **names).remaining, tmp_path / "runs", command=stand_in)
     for name in ("nmf", "vq"):
         (tmp_path / "runs" / f"{name}-seed0" / "best.safetensors").unlink()
     (tmp_path / "runs" / "nmf-drawn1-seed0" / "result.json").unlink()
     plan = plan_of(tmp_path, "dictionary", seeds=[0], **names)
     plan.begin()
-    run_grid(plan.left, plan.out, command=stand_in, done=plan.note)
-    assert {cell.variant: starts(plan.out, cell) for cell in plan.left} == {"nmf": 2, "nmf-drawn1": 2, "vq": 1}
+    run_grid(plan.remaining, plan.out, command=stand_in, done=plan.write_finished)
+    assert {cell.variant: starts(plan.out, cell) for cell in plan.remaining} == {"nmf": 2, "nmf-drawn1": 2, "vq": 1}
     assert len(read_rows(tmp_path / "dictionary.jsonl")) == 3

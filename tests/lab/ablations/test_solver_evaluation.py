@@ -37,9 +37,9 @@ def test_drawn_dictionaries_differ_by_image_and_repeat_by_seed(net):
     x = torch.rand(1, 16, 5, 5).expand(3, -1, -1, -1)
     before = net(x)
     state = {name: value.clone() for name, value in net.state_dict().items()}
-    first = override_solver(net, draws=1)(x)
-    assert torch.equal(override_solver(net, draws=1)(x), first)
-    assert not torch.equal(override_solver(net, draws=2)(x), first)
+    first = override_solver(net, dictionary_seeds=1)(x)
+    assert torch.equal(override_solver(net, dictionary_seeds=1)(x), first)
+    assert not torch.equal(override_solver(net, dictionary_seeds=2)(x), first)
     assert not torch.equal(first[0], first[1])
     assert not torch.equal(first, before)
     assert all(torch.equal(state[name], value) for name, value in net.state_dict().items())
@@ -57,4 +57,4 @@ def test_overrides_raise_without_a_ham():
     with pytest.raises(OptionError, match="steps must be a whole number"):
         override_solver(hb.Hamburger(16, rank=4), steps=-1)
     with pytest.raises(OptionError, match="needs a spatial ham"):
-        override_solver(hb.Hamburger(16, rank=4, version="v2+", dual=True), draws=1)
+        override_solver(hb.Hamburger(16, rank=4, version="v2+", dual=True), dictionary_seeds=1)

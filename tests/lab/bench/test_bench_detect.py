@@ -11,7 +11,7 @@ import torch
 from hamburger.errors import OptionError, UnknownNameError
 from hamburger_lab.bench import detect
 from hamburger_lab.bench.common import model_options
-from hamburger_lab.bench.views import size_sweep_table
+from hamburger_lab.bench.tables import size_sweep_table
 from hamburger_lab.pages import detection
 
 SMALL = {"channels": 16, "hidden": 16, "sampled": 16, "proposals": 20}

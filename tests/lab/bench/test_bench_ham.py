@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from hamburger.cli.app import app
 from hamburger.errors import OptionError
 from hamburger_lab.bench import ham, roofline
-from hamburger_lab.bench.common import GateError
+from hamburger_lab.bench.common import WrongResultError
 
 SMALL = {"sizes": (40,), "dim": 16, "rank": 4, "steps": 1, "repeats": 2}
 
@@ -56,7 +56,7 @@ def test_wrong_results_are_not_timed(monkeypatch):
     monkeypatch.setattr(
         ham.HamProblem, "solve", lambda self, x, b: right(self, x, b) * (1.1 if x.dtype == torch.float32 else 1)
     )
-    with pytest.raises(GateError, match=r"NMF \(plain, infer\) differs from float64 by 0\.1"):
+    with pytest.raises(WrongResultError, match=r"NMF \(plain, infer\) differs from float64 by 0\.1"):
         list(ham.measure(ham.HamAlonePlan(**SMALL)))
 
 

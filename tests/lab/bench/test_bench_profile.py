@@ -6,7 +6,7 @@ import pytest
 
 from hamburger.errors import HamburgerError, OptionError
 from hamburger_lab.bench import profile as bench
-from hamburger_lab.bench.common import GateError
+from hamburger_lab.bench.common import WrongResultError
 from hamburger_lab.pages.hams import profile_markdown as page
 
 
@@ -62,7 +62,7 @@ def test_wrong_results_are_not_timed(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(bench, "describe_environment", lambda device: {})
     monkeypatch.setattr(bench.ModuleUnderTest, "refusal", lambda self, setting, formats: "refused: it is wrong")
-    with pytest.raises(GateError, match="bench profile: nmf in bfloat16: refused: it is wrong"):
+    with pytest.raises(WrongResultError, match="bench profile: nmf in bfloat16: refused: it is wrong"):
         next(bench.measure(bench.ProfilePlan()))
 
 

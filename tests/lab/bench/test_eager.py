@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hamburger_lab.bench import authors_reference, rivals
-from hamburger_lab.bench.common import GateError
+from hamburger_lab.bench.common import WrongResultError
 from hamburger_lab.bench.core import CorePlan, check_against_authors, check_equal_results
 from hamburger_lab.bench.rivals import MODES, DecompositionInputs
 
@@ -53,16 +53,16 @@ def test_gate_accepts_equal_results() -> None:
 
 
 def test_gate_refuses_a_broken_contender() -> None:
-    with pytest.raises(GateError, match=r"nmf \(infer\) differs"):
+    with pytest.raises(WrongResultError, match=r"nmf \(infer\) differs"):
         check_against_authors(PLAN, OURS, {"nmf": rivals.authors_solver("nmf", 5)})
 
 
 def test_gate_refuses_nan() -> None:
-    with pytest.raises(GateError, match="nan"):
+    with pytest.raises(WrongResultError, match="nan"):
         check_equal_results("nmf", "infer", torch.full((3,), torch.nan), torch.ones(3), "float32")
 
 
 def test_gate_refuses_a_wrong_gradient() -> None:
     honest = rivals.authors_solver("nmf", 6)
-    with pytest.raises(GateError, match=r"nmf \(train\) differs"):
+    with pytest.raises(WrongResultError, match=r"nmf \(train\) differs"):
         check_against_authors(PLAN, OURS, {"nmf": lambda x, bases: honest(x.detach(), bases) + 0 * x})

@@ -66,13 +66,13 @@ def test_peak_memory_matches_a_known_call():
 
 
 def test_attention_stores_no_matrix_unless_materialised():
-    ways, shape = table3_names.builders("sa", 16), (1, 16, 32, 32)
+    builds, shape = table3_names.builders("sa", 16), (1, 16, 32, 32)
     fused, held = (
-        timed_module.TimedModule(timed_module.BenchSetting("cpu", "float32"), ways[way], shape)
-        for way in ("fused", "materialised")
+        timed_module.TimedModule(timed_module.BenchSetting("cpu", "float32"), builds[name], shape)
+        for name in ("fused", "materialised")
     )
     assert held.peak("infer") - fused.peak("infer") > 3.9  # 1024 x 1024 float32
-    assert len({footprint.count_params_and_macs(build, shape) for build in ways.values()}) == 1
+    assert len({footprint.count_params_and_macs(build, shape) for build in builds.values()}) == 1
 
 
 class Wrong(nn.Module):
@@ -100,8 +100,8 @@ def test_fastest_build_and_format_are_chosen():
         ("heads=8", "contiguous"): 2.0,
         ("heads=8", "channels_last"): 4.0,
     }
-    ways, formats = {"heads=2": None, "heads=8": None}, tuple(timed_module.FORMATS)
-    assert autotune.find_fastest(ways, formats, lambda *key: times[key]) == (("heads=2", "channels_last"), 1.0)
+    builds, formats = {"heads=2": None, "heads=8": None}, tuple(timed_module.FORMATS)
+    assert autotune.find_fastest(builds, formats, lambda *key: times[key]) == (("heads=2", "channels_last"), 1.0)
 
 
 def test_long_calls_skip_the_second_format_and_failing_builds_are_dropped():
@@ -262,20 +262,24 @@ def test_modules_are_built_counted_and_checked_once(monkeypatch):
             done[self.weight.dtype] += 1
             return super().forward(x)
 
-    gate = module_under_test.Float64Reference.gate
+    check_values = module_under_test.Float64Reference.check_values
     monkeypatch.setitem(table3_names.VARIANTS, "counted", {"": Counted})
-    monkeypatch.setattr(module_under_test.Float64Reference, "gate", lambda *args: (done.update(["gate"]), gate(*args)))
+    monkeypatch.setattr(
+        module_under_test.Float64Reference,
+        "check_values",
+        lambda *args: (done.update(["checked"]), check_values(*args)),
+    )
     dtypes, sizes = ("float32", "bfloat16"), (64, 256)
     plan = table3.Table3Plan(modules=("counted",), sizes=sizes, channels=8, dtypes=dtypes, repeats=1, seconds=0)
     assert [row.note for row in table3.measure(plan)] == [""] * 4
     assert done["built", "cpu"] == 1 and done["built", "meta"] == len(sizes)
-    assert done["gate"] == len(dtypes)
+    assert done["checked"] == len(dtypes)
     assert done[torch.float64] == 1
 
 
 def test_copy_is_measured_and_the_original_unchanged():
     one = module_under_test.ModuleUnderTest("ema", 16, "cpu", seed=3)
-    (build,) = one.ways.values()
+    (build,) = one.builds.values()
     before = {name: value.clone() for name, value in build().state_dict().items()}
     measured = timed_module.TimedModule(
         timed_module.BenchSetting("cpu", "float32"), build, (1, 16, 8, 8), memory_format="channels_last"
@@ -302,7 +306,7 @@ def test_time_budget_covers_the_whole_row(monkeypatch):
     infer, train = autotune.measure_fastest(
         setting, table3_names.builders("sa", 8), tuple(timed_module.FORMATS), (1, 8, 4, 4)
     )
-    # a first call and four to choose by, for both ways in both formats: 0.2 s a mode
+    # a first call and four to choose by, for both builds in both formats: 0.2 s a mode
     assert (infer.repeats, train.repeats) == (20, 40)
     assert now[0] == pytest.approx(1.0, abs=0.01)
     setting = timed_module.BenchSetting("cpu", "float32", repeats=100, seconds=0.1)
@@ -344,8 +348,8 @@ def test_compilation_does_not_count_in_the_time_budget(monkeypatch, compiled):
     monkeypatch.setattr(timed_module.TimedModule, "warm", warm)
     monkeypatch.setattr(timed_module.TimedModule, "once", lambda self, mode, calls=1: 10.0)
     setting = timed_module.BenchSetting("cpu", "float32", repeats=12, seconds=1.0)
-    ways = table3_names.builders("external", 8)
-    measured = list(autotune.measure_fastest(setting, ways, ("contiguous",), (1, 8, 4, 4), compiled=True))
+    builds = table3_names.builders("external", 8)
+    measured = list(autotune.measure_fastest(setting, builds, ("contiguous",), (1, 8, 4, 4), compiled=True))
     assert [one.repeats for one in measured] == [12, 12]
 
 

@@ -22,7 +22,7 @@ def test_gradient_cost_is_judged_by_memory_growth_and_time_quartiles(bptt, words
     results = Results({"gradients_h200": gradient_rows(one_step=(10, 40, 20, 20), bptt=bptt)})
     names = ("cost-gradient-memory", "cost-gradient-growth", "cost-gradient-time")
     result = {claim.id: claim.judge(results) for claim in CLAIMS if claim.id in names}
-    assert tuple(result[name].word for name in names) == words
+    assert tuple(result[name].outcome for name in names) == words
     assert "10 samples" in result["cost-gradient-time"].here
     assert as_rows([(claim, result[claim.id]) for claim in CLAIMS if claim.id in names])[0]["n_seeds"] == 1
 
@@ -37,8 +37,8 @@ def test_overlapping_times_are_inconclusive():
         ]
 
     claim = next(claim for claim in CLAIMS if claim.id == "cost-time")
-    assert claim.judge(Results({"table3_h200": rows(0.5)})).word == CONFIRMED
-    assert claim.judge(Results({"table3_h200": rows(5.0)})).word == INCONCLUSIVE
+    assert claim.judge(Results({"table3_h200": rows(0.5)})).outcome == CONFIRMED
+    assert claim.judge(Results({"table3_h200": rows(5.0)})).outcome == INCONCLUSIVE
 
 
 def test_growth_is_judged_by_its_exponent():
@@ -60,8 +60,8 @@ def test_growth_is_judged_by_its_exponent():
     for power in (1.0, 2.0):
         results = Results({"table3_h200": rows(power)})
         words[power] = {claim.id: claim.judge(results) for claim in CLAIMS if claim.family == "cost"}
-    assert words[1.0]["cost-linear-time"].word == words[1.0]["cost-linear-memory"].word == CONFIRMED
-    assert words[2.0]["cost-linear-time"].word == words[2.0]["cost-linear-memory"].word == NOT_CONFIRMED
+    assert words[1.0]["cost-linear-time"].outcome == words[1.0]["cost-linear-memory"].outcome == CONFIRMED
+    assert words[2.0]["cost-linear-time"].outcome == words[2.0]["cost-linear-memory"].outcome == NOT_CONFIRMED
     assert words[2.0]["cost-linear-time"].decisive.effect == pytest.approx(2.0)
 
 
@@ -75,7 +75,7 @@ def test_growth_is_not_computed_between_two_commits():
     ]
     claim = next(claim for claim in CLAIMS if claim.id == "cost-linear-time")
     verdict = claim.judge(Results({"table3_h200": rows}))
-    assert verdict.word == CONFIRMED and verdict.decisive.effect == pytest.approx(1.0)
+    assert verdict.outcome == CONFIRMED and verdict.decisive.effect == pytest.approx(1.0)
     assert "left out, from other commits: nmf float32 n = 262,144" in verdict.here
 
 
@@ -90,11 +90,11 @@ def test_launch_bound_times_are_no_evidence_of_linear_growth():
         ]
         return next(c for c in CLAIMS if c.id == "cost-linear-time").judge(Results({"table3_h200": rows}))
 
-    assert judged_with(3.1).word == CONFIRMED and "flat" not in judged_with(3.1).here
-    assert judged_with(2.9).word == INCONCLUSIVE
+    assert judged_with(3.1).outcome == CONFIRMED and "flat" not in judged_with(3.1).here
+    assert judged_with(2.9).outcome == INCONCLUSIVE
     assert "still flat, less than 3 times" in judged_with(2.9).here
     assert "nmf infer float32 up to n = 65,536" in judged_with(2.9).here
-    assert judged_with(9.0).word == NOT_CONFIRMED
+    assert judged_with(9.0).outcome == NOT_CONFIRMED
 
 
 def test_missing_measurements_confirm_nothing():
@@ -103,13 +103,13 @@ def test_missing_measurements_confirm_nothing():
     gpu = [row | {"device": "cuda", "n": 4096} for row in whole]  # the other size of the command has no row
     for name in ("cost-gradient-memory", "cost-gradient-growth", "cost-gradient-time"):
         claim = next(claim for claim in CLAIMS if claim.id == name)
-        assert claim.judge(Results({"gradients_x": whole})).word == CONFIRMED
+        assert claim.judge(Results({"gradients_x": whole})).outcome == CONFIRMED
         for rows, missing in ((cut, "cd"), (gpu, "16,384")):
             result = claim.judge(Results({"gradients_x": rows}))
-            assert result.word == INCONCLUSIVE and missing in result.here.partition("not run: ")[2]
+            assert result.outcome == INCONCLUSIVE and missing in result.here.partition("not run: ")[2]
     growth = next(claim for claim in CLAIMS if claim.id == "cost-gradient-growth")
     assert "nmf bptt, n = 64, K = 24 / K = 6" in {
-        f.what for f in growth.judge(Results({"gradients_x": whole})).trials[0].findings
+        f.label for f in growth.judge(Results({"gradients_x": whole})).trials[0].findings
     }
 
 
@@ -121,6 +121,6 @@ def test_ham_without_table3_rows_is_noted(name):
         for n, mb in ((4096, scale), (16384, 4 * scale))
     ]
     claim = next(claim for claim in CLAIMS if claim.id == name)
-    assert claim.judge(Results({"table3_h200": rows})).word == CONFIRMED
+    assert claim.judge(Results({"table3_h200": rows})).outcome == CONFIRMED
     without = claim.judge(Results({"table3_h200": [row for row in rows if row["module"] != "vq"]}))
-    assert without.word == INCONCLUSIVE and "vq" in without.here.partition("not run: ")[2]
+    assert without.outcome == INCONCLUSIVE and "vq" in without.here.partition("not run: ")[2]

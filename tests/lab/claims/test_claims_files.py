@@ -81,7 +81,7 @@ def test_ablation_of_another_task_is_ignored(tmp_path):
     row = {"cell": "whole", "seed": 0, "recipe": "planes", "steps": 9, "hardware": "H", "error": 2.0}
     (tmp_path / "ablation_parts_x.jsonl").write_text(json.dumps(row) + "\n")
     results = Results.read(tmp_path)
-    assert {verdict.word for _, verdict in judge_all(results)} == {NOT_RUN}
+    assert {verdict.outcome for _, verdict in judge_all(results)} == {NOT_RUN}
     assert "bars-ablation" not in claims_page(results)
 
 

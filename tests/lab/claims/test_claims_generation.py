@@ -28,13 +28,13 @@ def distance_rows(**distances):
 def test_distances_are_judged_by_their_ratio(name, rival, ours, word):
     rows = distance_rows(**{name: rival, "hamgan": ours})
     verdict = BY_ID[f"generation-{name}"].judge(Results({"gan_cifar10_h200": rows}))
-    assert verdict.word == word and verdict.decisive.what == f"{name} / hamgan"
+    assert verdict.outcome == word and verdict.decisive.label == f"{name} / hamgan"
     assert verdict.decisive.effect == pytest.approx(rival / ours, rel=1e-2)
 
 
 def test_one_seed_decides_nothing():
     rows = [row for row in distance_rows(sagan=30.0, hamgan=20.0) if row["seed"] == 0]
-    assert BY_ID["generation-sagan"].judge(Results({"gan_cifar10_h200": rows})).word == INCONCLUSIVE
+    assert BY_ID["generation-sagan"].judge(Results({"gan_cifar10_h200": rows})).outcome == INCONCLUSIVE
 
 
 def speed_rows(iqr=0.1, **steps):
@@ -58,7 +58,7 @@ def speed_rows(iqr=0.1, **steps):
 def test_times_are_judged_by_quartiles_against_the_papers_ratio(times, iqr, words):
     results = Results({"ganspeed_graph_h200": speed_rows(iqr, **times)})
     verdicts = [BY_ID[name].judge(results) for name in ("generation-step", "generation-module")]
-    assert tuple(verdict.word for verdict in verdicts) == words
+    assert tuple(verdict.outcome for verdict in verdicts) == words
     assert verdicts[0].decisive.effect == pytest.approx(times["ylg"] / times["hamgan"])
     assert verdicts[1].decisive.effect == pytest.approx((times["ylg"] - 50) / (times["hamgan"] - 50))
     assert "CUDA graphs" in verdicts[0].here
@@ -66,7 +66,7 @@ def test_times_are_judged_by_quartiles_against_the_papers_ratio(times, iqr, word
 
 def test_a_file_without_ylg_decides_nothing():
     results = Results({"ganspeed_h200": speed_rows(none=50.0, hamgan=60.0)})
-    assert BY_ID["generation-step"].judge(results).word == "not run"
+    assert BY_ID["generation-step"].judge(results).outcome == "not run"
 
 
 def test_printed_numbers_agree_with_each_other():

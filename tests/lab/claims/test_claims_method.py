@@ -53,7 +53,7 @@ def test_collapsed_networks_are_named():
         whole = row["miou"] > 0.2
         row["per_class"] = {"ground": 0.7, "cat": 0.5 if whole else 0.09, "dog": None}
     result = judge(beats, x=made)
-    assert result.word == CONFIRMED and "b predicts one class only with 2 of 3 seeds" in result.here
+    assert result.outcome == CONFIRMED and "b predicts one class only with 2 of 3 seeds" in result.here
     assert "a answers" not in result.here and result.basis == "some trainings collapsed"
     made[3]["per_class"]["cat"] = 0.1
     assert "with 1 of 3 seeds" in judge(beats, x=made).here
@@ -79,12 +79,12 @@ def test_training_with_other_optimiser_settings_is_not_shared():
 def test_detectable_effect_uses_the_deciding_interval():
     # mean 2, deviation 1: t(0.975, 2) = 4.302653 confirms or leaves open; one of two that refutes has t(0.9875, 2)
     lone = judge(beats, x=rows(a=[51, 52, 53], b=[50, 50, 50])).decisive
-    assert lone.word == INCONCLUSIVE and lone.detectable == pytest.approx(4.302653 / math.sqrt(3), abs=1e-5)
+    assert lone.outcome == INCONCLUSIVE and lone.detectable == pytest.approx(4.302653 / math.sqrt(3), abs=1e-5)
     assert lone.power == "2.48"
     source = RowSource("ablation_toy_", (CellPair("a", "b"), CellPair("a", "c")))
     made = rows(a=[31, 32, 33], b=[50, 50, 50], c=[32, 32, 32])
     two = judge_miou(Results({"ablation_toy_x": made}), [source], beats)
-    assert two.decisive.what == "a - b" and two.decisive.detectable == pytest.approx(6.205347 / math.sqrt(3), abs=1e-5)
+    assert two.decisive.label == "a - b" and two.decisive.detectable == pytest.approx(6.205347 / math.sqrt(3), abs=1e-5)
     assert judge(beats, x=rows(a=[52, 52], b=[50, 50])).decisive.power == ""
 
 
@@ -113,7 +113,7 @@ def test_refuting_interval_is_corrected_for_several_comparisons():
     ],
 )
 def test_rules_return_the_right_verdict(rule, scores, word):
-    assert judge(rule, x=rows(a=scores, b=[50.0] * len(scores))).word == word
+    assert judge(rule, x=rows(a=scores, b=[50.0] * len(scores))).outcome == word
 
 
 @pytest.mark.parametrize(
@@ -130,43 +130,43 @@ def test_rules_return_the_right_verdict(rule, scores, word):
     ],
 )
 def test_paper_sized_effects_do_not_refute(rule, scores, word):
-    assert judge(rule, x=rows(a=scores, b=[50.0] * len(scores))).word == word
+    assert judge(rule, x=rows(a=scores, b=[50.0] * len(scores))).outcome == word
 
 
 def test_pairing_removes_what_seeds_share():
     scatter = [40.0, 50.0, 60.0, 70.0]
     result = judge(beats, x=rows(a=[value + 1.0 + 0.01 * i for i, value in enumerate(scatter)], b=scatter))
-    assert result.word == CONFIRMED
+    assert result.outcome == CONFIRMED
     assert result.decisive.effect == pytest.approx(1.015)
 
 
 def test_only_shared_seeds_count():
     result = judge(beats, x=rows(a=[52, 52, 52, 52], b=[50, 50, 50]))
     assert result.decisive.n == 3
-    assert judge(beats).word == NOT_RUN
-    assert judge(beats, x=rows(a=[52, 52, 52])).word == NOT_RUN
+    assert judge(beats).outcome == NOT_RUN
+    assert judge(beats, x=rows(a=[52, 52, 52])).outcome == NOT_RUN
 
 
 def test_photographs_decide_over_generated_scenes():
     win, lose = rows(a=[52.0, 52.1, 51.9], b=[50] * 3), rows("patchwork", a=[48.0, 48.1, 47.9], b=[50] * 3)
     both = judge(beats, photos=win, scenes=lose)
-    assert both.word == CONFIRMED and both.decisive.effect > 0
+    assert both.outcome == CONFIRMED and both.decisive.effect > 0
     assert [trial.decides for trial in both.trials] == [True, False]
-    assert judge(beats, scenes=lose).word == NOT_CONFIRMED
+    assert judge(beats, scenes=lose).outcome == NOT_CONFIRMED
     assert (both.basis, judge(beats, scenes=lose).basis) == ("", "generated scenes alone")
 
 
 def test_level_is_corrected_for_several_data_sets():
     """Differences 1.4, 2, 2.6: 2 - 4.302653 x 0.6 / sqrt 3 = 0.51 is above 0, with 6.205347 it is 2 - 2.15 and not."""
     alone, other = rows(a=[51.4, 52, 52.6], b=[50] * 3), rows("camvid-short", a=[58, 44, 52], b=[50] * 3)
-    assert judge(beats, one=alone).word == CONFIRMED
+    assert judge(beats, one=alone).outcome == CONFIRMED
     both = judge(beats, one=alone, other=other)
-    assert both.word == INCONCLUSIVE
+    assert both.outcome == INCONCLUSIVE
     assert [trial.findings[0].interval for trial in both.trials if trial.where.startswith("voc")] == [
         pytest.approx((2 - 4.302653 * 0.6 / math.sqrt(3), 2 + 4.302653 * 0.6 / math.sqrt(3)), abs=1e-5)
     ]
     scenes = rows("patchwork", a=[58, 44, 52], b=[50] * 3)
-    assert judge(beats, one=alone, other=scenes).word == CONFIRMED  # scenes that do not decide cost nothing
+    assert judge(beats, one=alone, other=scenes).outcome == CONFIRMED  # scenes that do not decide cost nothing
 
 
 def test_missing_seeds_are_noted():
@@ -183,13 +183,13 @@ def test_rows_of_two_machines_are_noted():
 def test_contradicting_data_sets_are_inconclusive():
     win, lose = rows(a=[52.0, 52.1, 51.9], b=[50] * 3), rows("camvid-short", a=[48.0, 48.1, 47.9], b=[50] * 3)
     result = judge(beats, one=win, other=lose)
-    assert result.word == INCONCLUSIVE and "contradict" in result.here
+    assert result.outcome == INCONCLUSIVE and "contradict" in result.here
 
 
 def test_repeated_runs_count_once_from_the_larger_file():
     small, large = rows(a=[52, 52, 52], b=[50] * 3), rows(a=[48, 48, 48, 48], b=[50] * 4)
     result = judge(beats, small=small, large=large)
-    assert len(result.trials) == 1 and result.decisive.n == 4 and result.word == NOT_CONFIRMED
+    assert len(result.trials) == 1 and result.decisive.n == 4 and result.outcome == NOT_CONFIRMED
 
 
 def test_grid_and_comparison_of_the_same_runs_count_once():
@@ -211,8 +211,8 @@ def test_grid_and_comparison_of_the_same_runs_count_once():
 def test_runs_with_other_steps_are_separate():
     short, long = (rows(a=[52.0, 52.1, 51.9], b=[50] * 3), [*rows(a=[48.0, 48.1, 47.9], b=[50] * 3)])
     result = judge(beats, short=short, long=[row | {"steps": 90} for row in long])
-    assert [trial.word for trial in result.trials] == [CONFIRMED, NOT_CONFIRMED]
-    assert result.word == INCONCLUSIVE and "contradict" in result.here
+    assert [trial.outcome for trial in result.trials] == [CONFIRMED, NOT_CONFIRMED]
+    assert result.outcome == INCONCLUSIVE and "contradict" in result.here
 
 
 def test_differing_parameter_counts_are_noted():
@@ -248,12 +248,12 @@ def test_spread_ratio_matches_a_calculation_by_hand():
 def test_all_comparisons_of_a_claim_must_hold():
     source = RowSource("ablation_toy_", (CellPair("a", "b"), CellPair("a", "c")))
     fine = rows(a=[52.0, 52.1, 51.9], b=[50] * 3, c=[50] * 3)
-    assert judge_miou(Results({"ablation_toy_x": fine}), [source], beats).word == CONFIRMED
+    assert judge_miou(Results({"ablation_toy_x": fine}), [source], beats).outcome == CONFIRMED
     half = judge_miou(Results({"ablation_toy_x": fine[:6]}), [source], beats)
-    assert half.word == INCONCLUSIVE and "not run: a - c" in half.here
+    assert half.outcome == INCONCLUSIVE and "not run: a - c" in half.here
     worse = rows(a=[52.0, 52.1, 51.9], b=[50] * 3, c=[54] * 3)
     refuted = judge_miou(Results({"ablation_toy_x": worse}), [source], beats)
-    assert refuted.word == NOT_CONFIRMED and refuted.decisive.what == "a - c"
+    assert refuted.outcome == NOT_CONFIRMED and refuted.decisive.label == "a - c"
 
 
 def test_ratios_match_a_calculation_by_hand():
@@ -263,8 +263,8 @@ def test_ratios_match_a_calculation_by_hand():
         return judge_ratios(Results({"ablation_toy_x": made}), [SOURCE], field="peak_mb", device="cuda")
 
     sure, loose = result([20, 20, 20]), result([10, 20, 40])
-    assert sure.word == CONFIRMED and sure.decisive.interval == pytest.approx((2, 2))
-    assert loose.word == INCONCLUSIVE and loose.decisive.effect == pytest.approx(2)
+    assert sure.outcome == CONFIRMED and sure.decisive.interval == pytest.approx((2, 2))
+    assert loose.outcome == INCONCLUSIVE and loose.decisive.effect == pytest.approx(2)
     reach = math.exp(4.302653 * math.log(2) / math.sqrt(3))
     assert loose.decisive.interval == pytest.approx((2 / reach, 2 * reach), rel=1e-5)
     assert loose.decisive.detectable == pytest.approx(reach, rel=1e-5)  # times
@@ -272,4 +272,4 @@ def test_ratios_match_a_calculation_by_hand():
 
 def test_decisive_finding_supports_the_claim_least():
     cheap = [Finding("x", 0.4, None, 1, CONFIRMED, against=True), Finding("y", 1.0, None, 1, CONFIRMED, against=True)]
-    assert combine_trials([Trial("here", tuple(cheap))]).decisive.what == "y"
+    assert combine_trials([Trial("here", tuple(cheap))]).decisive.label == "y"

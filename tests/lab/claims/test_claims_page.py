@@ -9,7 +9,7 @@ import pytest
 from claim_rows import two_sets
 
 from hamburger_lab.claims import CLAIMS, Results
-from hamburger_lab.claims.base import NOT_RUN, VERDICT_WORDS
+from hamburger_lab.claims.base import NOT_RUN, OUTCOMES
 from hamburger_lab.claims.page import PLACES as IN_PAPER
 from hamburger_lab.claims.page import SIGNS, caution_note, claims_page, select_drawn
 from hamburger_lab.claims.registry import FAMILIES
@@ -41,8 +41,8 @@ def test_crowded_forest_plot_draws_the_weakest_of_every_ham(committed, text):
     drawn = select_drawn(every)
     assert len(every) == 36 and len(drawn) == 24
     for ham in ("nmf", "vq", "cd"):
-        own = sorted((f for _, f in every if f.what.startswith(ham)), key=lambda f: f.support)
-        kept = [f for _, f in drawn if f.what.startswith(ham)]
+        own = sorted((f for _, f in every if f.label.startswith(ham)), key=lambda f: f.support)
+        kept = [f for _, f in drawn if f.label.startswith(ham)]
         assert kept == own[: len(kept)] and len(kept) == 8
     assert [f.support for _, f in drawn] == sorted(f.support for _, f in drawn)
     figure = text.partition('data-figure="steps-same"')[2].partition("</svg>")[0]
@@ -52,8 +52,8 @@ def test_crowded_forest_plot_draws_the_weakest_of_every_ham(committed, text):
 def test_forest_plot_draws_the_deciding_interval(committed, text):
     result = {claim.id: verdict for claim, verdict in judge_all(committed)}
     worst = result["gradient-more-terms-code"].decisive
-    assert worst.wide[0] < worst.interval[0] and worst.wide[1] > worst.interval[1]
-    assert worst.detectable == pytest.approx((worst.wide[1] - worst.wide[0]) / 2)  # it refutes
+    assert worst.refuting[0] < worst.interval[0] and worst.refuting[1] > worst.interval[1]
+    assert worst.detectable == pytest.approx((worst.refuting[1] - worst.refuting[0]) / 2)  # it refutes
     figure = text.partition('data-figure="gradient-more-terms-code"')[2].partition("</figure>")[0]
     drawn = sum(len(trial.findings) for trial in result["gradient-more-terms-code"].trials)
     assert figure.count("stroke-width: 0.9") == drawn
@@ -111,7 +111,7 @@ def test_html_page_begins_with_its_caveats(committed, text):
     assert weak and f"{weak} of these verdicts are based on generated scenes alone" in note and "weak test" in note
     assert 'href="#propositions-1"' in note  # its study is missing
     for claim, verdict in judge_all(committed):
-        assert (f'href="#{claim.id}"' in head) == (verdict.word == NOT_RUN)
+        assert (f'href="#{claim.id}"' in head) == (verdict.outcome == NOT_RUN)
 
 
 def test_forest_plot_marks_the_threshold(committed, text):
@@ -166,9 +166,9 @@ def test_overview_has_a_mark_for_every_claim(committed, text):
             rf'<a class="mark([^"]*)" href="#{claim.id}" title="([^"]*)" aria-label="([^"]*)">(.)</a>', head
         )
         assert link, claim.id
-        assert link[1].split()[-1] == verdict.word.replace(" ", "-") and link[4] == SIGNS[verdict.word]
+        assert link[1].split()[-1] == verdict.outcome.replace(" ", "-") and link[4] == SIGNS[verdict.outcome]
         assert ("weak" in link[1]) == verdict.generated
-        assert link[2] == link[3] and link[3].startswith(f"{claim.id}: {verdict.word}")
+        assert link[2] == link[3] and link[3].startswith(f"{claim.id}: {verdict.outcome}")
     assert list(IN_PAPER) == list(FAMILIES)
     assert text.count('class="group"') == len(FAMILIES)
 
@@ -206,5 +206,5 @@ def test_text_colours_have_enough_contrast(text, scheme):
         for below in ("page", "card"):
             dark, light = sorted((luminance(colours[name]), luminance(colours[below])))
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (name, below)
-    for word in VERDICT_WORDS:
+    for word in OUTCOMES:
         assert re.search(rf"\.{word.replace(' ', '-')}\b[^{{]*\{{ --tone: var\(--(yes|no|open)\)", text)

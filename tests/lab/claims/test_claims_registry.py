@@ -13,7 +13,7 @@ from hamburger.tasks import find_training
 from hamburger_lab.ablations.context_statistics import COUNTS
 from hamburger_lab.ablations.grids import ablations
 from hamburger_lab.claims import CLAIMS, Results
-from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, VERDICT_WORDS
+from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, OUTCOMES
 from hamburger_lab.claims.registry import FAMILIES
 from hamburger_lab.claims.tables import (
     PRINTED,
@@ -56,7 +56,7 @@ def rows_of(claim, scores):
 
 def one_difference(claim):
     findings = claim.judge(rows_of(claim, {})).trials[0].findings
-    return len(findings) == 1 and " - " in findings[0].what
+    return len(findings) == 1 and " - " in findings[0].label
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
@@ -66,7 +66,7 @@ def test_every_claim_has_all_its_texts(claim):
     assert claim.family in FAMILIES
     assert claim.statement.endswith(".")
     assert claim.command.startswith("ham ")
-    assert claim.judge(Results({})).word == NOT_RUN
+    assert claim.judge(Results({})).outcome == NOT_RUN
 
 
 def test_claim_ids_are_unique():
@@ -81,9 +81,9 @@ def test_cells_of_a_claim_exist_in_the_grid_of_its_command(claim):
 
 @pytest.mark.parametrize("claim", [*filter(one_difference, ABLATED)], ids=lambda claim: claim.id)
 def test_scores_that_agree_with_the_paper_confirm_and_others_refute(claim):
-    ours, theirs = claim.judge(rows_of(claim, {})).decisive.what.split(" - ")
-    assert claim.judge(rows_of(claim, {ours: 54.0})).word == CONFIRMED
-    assert claim.judge(rows_of(claim, {theirs: 54.0})).word == NOT_CONFIRMED
+    ours, theirs = claim.judge(rows_of(claim, {})).decisive.label.split(" - ")
+    assert claim.judge(rows_of(claim, {ours: 54.0})).outcome == CONFIRMED
+    assert claim.judge(rows_of(claim, {theirs: 54.0})).outcome == NOT_CONFIRMED
 
 
 def test_cells_of_the_papers_tables_exist():
@@ -96,7 +96,7 @@ def test_committed_verdicts_match_the_committed_rows(committed):
     rows = json.loads((ROOT / "results" / "claims.json").read_text())
     for row in rows:
         assert not FIELDS - set(row)
-        assert row["verdict"] in VERDICT_WORDS
+        assert row["verdict"] in OUTCOMES
         assert (row["effect"] is None) == (row["n_seeds"] == 0) == (row["verdict"] == NOT_RUN)
 
 
@@ -110,7 +110,7 @@ def test_measurements_that_agree_with_a_claim_confirm_and_others_refute(family):
         for word, turned in ((CONFIRMED, False), (NOT_CONFIRMED, True)):
             (rows,) = rows_of(claim, {}).files.values()
             made = [row | turn(row) if turned else row for row in rows]
-            assert claim.judge(Results({f"ablation_{family}_x": made})).word == word, claim.id
+            assert claim.judge(Results({f"ablation_{family}_x": made})).outcome == word, claim.id
 
 
 def turn(row):
@@ -139,8 +139,8 @@ def test_spectrum_claim_needs_more_than_the_breads():
         made = [row | {"rank_after": rank} if row["cell"] == "breads-inside" else row for row in rows]
         return claim.judge(Results({"ablation_inside_x": made}))
 
-    assert judged_with(2.0).word == CONFIRMED and judged_with(2.0).decisive.effect == pytest.approx(2.0)
-    assert judged_with(0.5).word == NOT_CONFIRMED
+    assert judged_with(2.0).outcome == CONFIRMED and judged_with(2.0).decisive.effect == pytest.approx(2.0)
+    assert judged_with(0.5).outcome == NOT_CONFIRMED
 
 
 def test_spectrum_claim_needs_more_than_each_attention():
@@ -152,8 +152,8 @@ def test_spectrum_claim_needs_more_than_each_attention():
         return claim.judge(Results({"ablation_inside_x": made}))
 
     names = [f"{name}-inside" for name in ("sa-flash", "da", "nonlocal")]
-    assert judged_with(2.0, *names).word == CONFIRMED and len(judged_with(2.0, *names).trials[0].findings) == 9
-    assert judged_with(2.0, *names[:2]).word == NOT_CONFIRMED
+    assert judged_with(2.0, *names).outcome == CONFIRMED and len(judged_with(2.0, *names).trials[0].findings) == 9
+    assert judged_with(2.0, *names[:2]).outcome == NOT_CONFIRMED
 
 
 def test_ratios_near_one_and_fractions_of_a_channel_do_not_count():
@@ -161,7 +161,7 @@ def test_ratios_near_one_and_fractions_of_a_channel_do_not_count():
     (rows,) = rows_of(result["inside-spectrum"], {}).files.values()
 
     def words(name, **change):
-        return result[name].judge(Results({"ablation_inside_x": [row | change for row in rows]})).word
+        return result[name].judge(Results({"ablation_inside_x": [row | change for row in rows]})).outcome
 
     assert words("inside-spectrum", rank_before=1.001, rank_after=1.0) == NOT_CONFIRMED
     assert words("inside-spectrum", rank_before=1.06, rank_after=1.0) == CONFIRMED
@@ -173,7 +173,7 @@ def test_ratios_near_one_and_fractions_of_a_channel_do_not_count():
     assert words("gradient-memory") == NOT_RUN
     (rows,) = rows_of(result["gradient-memory"], {}).files.values()
     made = [row | {"peak_mb": 1.001 if row["cell"].endswith("bptt") else 1.0} for row in rows]
-    assert result["gradient-memory"].judge(Results({"ablation_gradient_x": made})).word == NOT_CONFIRMED
+    assert result["gradient-memory"].judge(Results({"ablation_gradient_x": made})).outcome == NOT_CONFIRMED
 
 
 def test_generated_scenes_decide_without_photographs(committed):
@@ -231,7 +231,7 @@ def test_rank_of_one_does_not_test_a_rank_of_eight(width, words):
         for part in (64, 32, 16, 8, 4)
         for seed in range(3)
     ]
-    verdicts = {claim.id: claim.judge(Results({"ablation_latent_x": rows})).word for claim in CLAIMS}
+    verdicts = {claim.id: claim.judge(Results({"ablation_latent_x": rows})).outcome for claim in CLAIMS}
     assert verdicts["latent-eightfold"] == CONFIRMED
     assert {verdicts["latent-small-rank"]} == words
 
@@ -244,26 +244,29 @@ def test_both_readings_of_equation_13_have_verdicts():
     assert {"gradient", "angles", "inside", "propositions", "cost-gradient"} <= stems
     result = {claim.id: claim for claim in ABLATED}
     for ours, theirs in (("gradient-nmf", "gradient-nmf-equation"), ("gradient-nmf-equation", "gradient-nmf")):
-        cell = result[ours].judge(rows_of(result[ours], {})).decisive.what.partition(" - ")[0]
+        cell = result[ours].judge(rows_of(result[ours], {})).decisive.label.partition(" - ")[0]
         results = rows_of(result[ours], {cell: 54.0, "nmf-bptt": 52.0})
-        assert (result[ours].judge(results).word, result[theirs].judge(results).word) == (CONFIRMED, NOT_CONFIRMED)
+        assert (result[ours].judge(results).outcome, result[theirs].judge(results).outcome) == (
+            CONFIRMED,
+            NOT_CONFIRMED,
+        )
     (rows,) = rows_of(result["inside-direction"], {}).files.values()
     results = Results({"ablation_inside_x": [row | {"cosine_one_step": 0.1} for row in rows]})
-    assert result["inside-direction"].judge(results).word == NOT_CONFIRMED
-    assert result["inside-direction-equation"].judge(results).word == CONFIRMED
+    assert result["inside-direction"].judge(results).outcome == NOT_CONFIRMED
+    assert result["inside-direction-equation"].judge(results).outcome == CONFIRMED
     grown = gradient_rows(one_step=(10, 40, 20, 20), truncated_1=(30, 90, 40, 80), bptt=(20, 80, 30, 90))
     results = Results({"gradients_h200": [row | {"grad": row["grad"].replace("-1", ":1")} for row in grown]})
-    words = {claim.id: claim.judge(results).word for claim in CLAIMS if claim.id.startswith("cost-gradient")}
+    words = {claim.id: claim.judge(results).outcome for claim in CLAIMS if claim.id.startswith("cost-gradient")}
     assert {word for name, word in words.items() if "equation" not in name} == {CONFIRMED}
     assert {word for name, word in words.items() if "equation" in name} == {NOT_CONFIRMED}
 
 
 def test_more_terms_are_compared_with_the_first():
     claim = next(claim for claim in ABLATED if claim.id == "gradient-more-terms")
-    seen = {finding.what for trial in claim.judge(rows_of(claim, {})).trials for finding in trial.findings}
+    seen = {finding.label for trial in claim.judge(rows_of(claim, {})).trials for finding in trial.findings}
     assert seen == {f"{ham}-truncated1 - {ham}-truncated2" for ham in ("nmf", "vq", "cd")}
     better = {f"{ham}-truncated1": 54.0 for ham in ("nmf", "vq", "cd")}
-    assert claim.judge(rows_of(claim, better)).word == CONFIRMED  # better than one-step, and no more terms
+    assert claim.judge(rows_of(claim, better)).outcome == CONFIRMED  # better than one-step, and no more terms
 
 
 def test_effects_as_small_as_the_papers_never_refute():
@@ -272,12 +275,12 @@ def test_effects_as_small_as_the_papers_never_refute():
         name = shlex.split(claim.command)[2]
         (rows,) = rows_of(claim, {cell: mean for cell, (_, mean) in PRINTED[name].items()}).files.values()
         (trial,) = claim.judge(Results({f"ablation_{name}_x": rows})).trials
-        pairs = [finding.what.split(" - ") for finding in trial.findings]
+        pairs = [finding.label.split(" - ") for finding in trial.findings]
         if not {cell for pair in pairs for cell in pair} <= set(PRINTED[name]):
             continue
         noise = {cell: [-0.002, -0.001, 0.001, 0.002] for cell, *_ in pairs}
         made = [row | {"miou": row["miou"] + noise.get(row["cell"], [0.0] * 4)[row["seed"]]} for row in rows]
-        assert claim.judge(Results({f"ablation_{name}_x": made})).word != NOT_CONFIRMED, claim.id
+        assert claim.judge(Results({f"ablation_{name}_x": made})).outcome != NOT_CONFIRMED, claim.id
 
 
 def test_temperature_variance_compares_spreads_over_seeds():
@@ -289,17 +292,17 @@ def test_temperature_variance_compares_spreads_over_seeds():
         made = [row | {"miou": row["miou"] + 0.01 * scatter.get(row["cell"], 0) * row["seed"]} for row in rows]
         return claim.judge(Results({"ablation_temperature_x": made}))
 
-    assert judged_with(cold=3, warm=1).word == CONFIRMED
-    assert judged_with(cold=1, warm=3).word == NOT_CONFIRMED
-    assert judged_with(cold=0, warm=0).word == INCONCLUSIVE
-    assert claim.judge(Results({"ablation_temperature_x": rows[:4]})).word == NOT_RUN
+    assert judged_with(cold=3, warm=1).outcome == CONFIRMED
+    assert judged_with(cold=1, warm=3).outcome == NOT_CONFIRMED
+    assert judged_with(cold=0, warm=0).outcome == INCONCLUSIVE
+    assert claim.judge(Results({"ablation_temperature_x": rows[:4]})).outcome == NOT_RUN
 
 
 def test_parts_ham_most_compares_with_both_breads():
     claim = next(claim for claim in ABLATED if claim.id == "parts-ham-most")
     printed = {cell: mean for cell, (_, mean) in PRINTED["parts"].items()}
-    assert claim.judge(rows_of(claim, printed)).word == CONFIRMED
-    assert claim.judge(rows_of(claim, printed | {"without-lower": 70.0})).word == NOT_CONFIRMED
+    assert claim.judge(rows_of(claim, printed)).outcome == CONFIRMED
+    assert claim.judge(rows_of(claim, printed | {"without-lower": 70.0})).outcome == NOT_CONFIRMED
 
 
 def test_accuracy_nmf_uses_the_rows_of_table_1():
@@ -308,8 +311,8 @@ def test_accuracy_nmf_uses_the_rows_of_table_1():
     results = two_sets("gradient", ("nmf-one-step", "vq-one-step", "cd-one-step"))
     (ours,) = results.with_prefix("ablation_gradient_voc").values()
     verdict = claim.judge(Results({"ablation_gradient_x": ours}))
-    assert verdict.word == CONFIRMED
-    assert [finding.what for finding in verdict.trials[0].findings] == [
+    assert verdict.outcome == CONFIRMED
+    assert [finding.label for finding in verdict.trials[0].findings] == [
         "nmf-one-step - vq-one-step",
         "nmf-one-step - cd-one-step",
     ]
@@ -321,5 +324,5 @@ def test_accuracy_nmf_uses_the_rows_of_table_1():
 def test_latent_narrow_compares_with_larger_ranks(gain, word):
     claim = next(claim for claim in CLAIMS if claim.id == "latent-eightfold-narrow")
     verdict = claim.judge(rows_of(claim, {"d128-r64": 50 + gain}))
-    assert [one.what for one in verdict.trials[0].findings] == ["d256-r32 - d256-r64", "d128-r16 - d128-r64"]
-    assert verdict.word == word
+    assert [one.label for one in verdict.trials[0].findings] == ["d256-r32 - d256-r64", "d128-r16 - d128-r64"]
+    assert verdict.outcome == word

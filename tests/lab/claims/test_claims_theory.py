@@ -27,14 +27,14 @@ def study(*cases):
 @pytest.mark.parametrize("name", ["propositions-1", "propositions-2", "propositions-3", "propositions-terms"])
 def test_proposition_is_judged_only_where_its_assumption_holds(name):
     result = JUDGED[name].judge(study((0.9, True), (5.0, False)))
-    assert result.word == CONFIRMED and "L_h < 1 in 3 of 6 solves, holds in 3 of 3" in result.here
-    assert JUDGED[f"{name}-beyond"].judge(study((0.9, True), (5.0, False))).word == NOT_CONFIRMED
-    assert JUDGED[name].judge(study((0.9, False), (5.0, True))).word == NOT_CONFIRMED
-    assert JUDGED[f"{name}-beyond"].judge(study((0.9, False), (5.0, True))).word == CONFIRMED
-    assert JUDGED[name].judge(study((5.0, True))).word == NOT_RUN
+    assert result.outcome == CONFIRMED and "L_h < 1 in 3 of 6 solves, holds in 3 of 3" in result.here
+    assert JUDGED[f"{name}-beyond"].judge(study((0.9, True), (5.0, False))).outcome == NOT_CONFIRMED
+    assert JUDGED[name].judge(study((0.9, False), (5.0, True))).outcome == NOT_CONFIRMED
+    assert JUDGED[f"{name}-beyond"].judge(study((0.9, False), (5.0, True))).outcome == CONFIRMED
+    assert JUDGED[name].judge(study((5.0, True))).outcome == NOT_RUN
 
 
 def test_bound_is_judged_only_where_it_exists():
     claim = JUDGED["propositions-3-bound"]
-    assert claim.judge(study((0.9, True), (5.0, False))).word == CONFIRMED
-    assert claim.judge(study((0.9, False))).word == NOT_CONFIRMED
+    assert claim.judge(study((0.9, True), (5.0, False))).outcome == CONFIRMED
+    assert claim.judge(study((0.9, False))).outcome == NOT_CONFIRMED

@@ -66,13 +66,13 @@ def test_eval_with_several_steps_writes_one_file_each(tmp_path):
     result = {n: json.loads((tmp_path / f"at{n}.json").read_text()) for n in (1, 9)}
     assert [result[n]["eval_steps"] for n in (1, 9)] == [1, 9] and "steps 9" in printed.stdout
     inside = str(tmp_path / "inside.json")
-    printed = CliRunner().invoke(app, ["eval-solver", str(weights), "--inside", "1", "--json", inside])
+    printed = CliRunner().invoke(app, ["eval-solver", str(weights), "--statistics-images", "1", "--json", inside])
     assert printed.exit_code == 0 and "rank_before " in printed.stdout
     assert json.loads((tmp_path / "inside.json").read_text())["bound"] == 8
     for words, message in (
         (["--steps", "1,9", "--json", str(tmp_path / "one.json")], "put {} into the name"),
-        (["--steps", "1,9", "--draws", "1,2"], "not both"),
-        (["--steps", "1,9", "--inside", "1"], "takes a single evaluation"),
+        (["--steps", "1,9", "--dictionary-seeds", "1,2"], "give several of one of them"),
+        (["--steps", "1,9", "--statistics-images", "1"], "takes a single evaluation"),
         (["--steps", "six"], "whole numbers"),
     ):
         assert message in str(CliRunner().invoke(app, ["eval-solver", str(weights), *words]).exception)

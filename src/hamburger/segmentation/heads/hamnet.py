@@ -25,7 +25,7 @@ from hamburger.segmentation.heads.base import Head, HeadOutputs, PixelClassifier
 class HamNet(Head):
     """[..., b c h w]   ->   logits b k h w
 
-        z = CBR3(x)                                      b `width` h w
+        z = CBR3(x)                                      b `width` h w; CBR3: 3 x 3 convolution, batch norm, ReLU
         y = context(z)                                   b `width` h w
         logits = W dropout(CBR3(y)) + bias               `width` -> `width` / 2 -> k
 
