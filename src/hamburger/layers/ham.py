@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from hamburger import distributed
@@ -116,7 +117,7 @@ class HamLayer(nn.Module):
         data = folded if self.axis == "spatial" else folded.mT
         self.ham.check(data.shape[1], data.shape[2])
         bases = self.dictionary(data)
-        if bases is None and distributed.world_size() > 1:
+        if bases is None and dist.is_available() and dist.is_initialized():
             # each process takes its rows of what a single process draws for the global batch
             like, d = widen(data[:0]), data.shape[1]
             bases = distributed.draw_for_global_batch(lambda rows: self.ham.draw(rows, d, like=like), data.shape[0])
