@@ -27,7 +27,7 @@ Mutation = Callable[[random.Random, Files], tuple[Files, str]]  # valid files ->
 Reader = Callable[[Path], Any]  # the folder of a case -> arrays, tensors, plain values or containers of them
 
 MAX_SECONDS = 30  # of one case, on a slow machine
-MAX_MEBIBYTES = 500  # by which one case may raise the peak memory of the process
+MAX_MEBIBYTES = 600  # by which one case may raise the peak memory of the process: 2^26 pixels as RGBA take 510
 
 
 class Case(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from hamburger.errors import DataError
 from hamburger.training.safe_files import MAX_PIXELS, check_pixels, describe
 
+BAND = 512  # rows that are converted at once
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")  # JPEG opens MPO too, which many telephones write into a .jpg
 DECODERS = threading.Lock()
@@ -34,8 +35,7 @@ Colour = tuple[int, int, int]
 def read_image(path: Path) -> Tensor:
     """3 h w, uint8, RGB, upright."""
     with _opened(path) as image:
-        # a copy always: of a single pixel numpy would hand on the image's own memory, which may not be written
-        return torch.from_numpy(np.array(_rgb(_upright(image)).transpose(2, 0, 1), order="C"))
+        return torch.from_numpy(_rgb(_upright(image)).transpose(2, 0, 1))
 
 
 def read_square(path: Path, size: int) -> Bytes:
@@ -127,13 +127,22 @@ def _upright(image: Any) -> Any:
 
     if image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys():  # the usual case, without a copy
         return image
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # unreadable metadata say nothing of a rotation, and the image itself has been decoded
-        return image
+    with suppress(Exception):  # unreadable metadata say nothing of a rotation, and the image itself has been decoded
+        ImageOps.exif_transpose(image, in_place=True)
+    return image
 
 
 def _rgb(image: Any) -> Bytes:
+    """Convert in bands of rows, since each conversion copies.   ->   h w 3, a view of an array 3 h w"""
+    pixels = np.empty((3, image.height, image.width), np.uint8).transpose(1, 2, 0)
+    for top in range(0, image.height, BAND):
+        bottom = min(top + BAND, image.height)
+        whole = image.height <= BAND
+        pixels[top:bottom] = _convert_to_rgb(image if whole else image.crop((0, top, image.width, bottom)))
+    return pixels
+
+
+def _convert_to_rgb(image: Any) -> Bytes:
     from PIL import Image
 
     if image.mode.startswith("I"):  # Pillow's own conversion would cut at 255 and leave white
