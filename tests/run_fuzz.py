@@ -57,7 +57,7 @@ def run_reader(reader: str, count: int, seed: int, out: Path) -> int:
         case = fuzzer.case(seed, number)
         folder = out / f"{reader}-{seed}-{number}"  # a crash of the process leaves it behind
         store(folder, reader, seed, number, case)
-        faulthandler.dump_traceback_later(4 * MAX_SECONDS, exit=True)  # ends compiled code that hangs
+        faulthandler.dump_traceback_later(11 * MAX_SECONDS, exit=True)  # ends compiled code that hangs
         try:
             outcome = "read" if fuzzer.check(case, folder / "files") == "read" else "refused"
             shutil.rmtree(folder)

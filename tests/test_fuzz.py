@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -54,12 +55,16 @@ def fail_with(error):
 
 
 def allocate(folder):
-    return bytearray(2**30) and None
+    return bytearray(700 * 2**20) and None
 
 
 def spin(folder):
     while True:
         pass
+
+
+def wait(folder):
+    time.sleep(60)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +75,12 @@ def spin(folder):
         (lambda folder: fail_with(DataError)(f"{folder}\x1b"), "characters"),
         (lambda folder: object(), "second reading differs"),
         (allocate, "raised the peak memory by"),
-        (spin, "no result after 3 s"),
+        (spin, "no result after 1 s"),
+        (wait, "no result after 1 s"),
     ],
 )
 def test_other_outcomes_are_failures(tmp_path, monkeypatch, read, says):
-    monkeypatch.setattr("fuzz_cases.MAX_SECONDS", 3)
+    monkeypatch.setattr("fuzz_cases.MAX_SECONDS", 1)
     fuzzer = Fuzzer(list, lambda source, files: (files, ""), read)
     with pytest.raises(AssertionError, match=says):
         fuzzer.check(Case({"a.bin": b""}, True, "changed"), tmp_path)
