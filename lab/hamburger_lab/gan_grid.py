@@ -19,8 +19,6 @@ from hamburger.cli.output import grid_progress, image_progress, print_note, warn
 from hamburger.contexts import list_contexts
 from hamburger.errors import InputError, OptionError, UnknownNameError, did_you_mean
 from hamburger.files import check_writable, write_atomically, write_json_lines
-from hamburger.generation.evaluate import Distances, MeasureSettings, measure_generator, measure_real
-from hamburger.generation.metrics.extractors import NetworkExtractor, create_extractor, file_digest
 from hamburger.generation.networks.contexts import gan_contexts
 from hamburger.generation.recipe import GanRecipe, check_gan_recipe
 from hamburger.generation.sampling import sample
@@ -31,6 +29,8 @@ from hamburger.tasks.sweep import Cell, check_grid, finished, run_grid
 from hamburger.tasks.sweep import rows as results
 from hamburger.training.recipe import apply, digest
 from hamburger.training.run_folder import RESULT, RunFolder
+from hamburger_lab.gan_metrics.evaluate import Distances, MeasureSettings, measure_generator, measure_real
+from hamburger_lab.gan_metrics.extractors import NetworkExtractor, create_extractor, file_digest
 from hamburger_lab.rows import read_json_lines
 
 RESULTS = Path("results")
