@@ -41,12 +41,13 @@ def fid(
 ) -> None:
     """Print Frechet distance, kernel distance, precision and recall, labelled with their feature extractor."""
     from hamburger.classification.data.base import load_images, open_source
-    from hamburger.cli.output import image_progress, print_note, warnings_as_notes
+    from hamburger.cli.output import print_note
     from hamburger.environment import describe_environment
     from hamburger.errors import CheckpointError
     from hamburger.files import check_writable, write_atomically
     from hamburger.generation.weights import open_generator
     from hamburger.tensors import pick_device
+    from hamburger_lab.gan_grid import image_progress, warnings_as_notes
     from hamburger_lab.gan_metrics.evaluate import MeasureSettings, measure_generator, measure_real
     from hamburger_lab.gan_metrics.extractors import create_extractor
 
