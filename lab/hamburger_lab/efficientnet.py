@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.read import read_checkpoint
 from hamburger.errors import CheckpointError
-from hamburger.generation.metrics.extractors import NetworkExtractor, file_digest
+from hamburger_lab.gan_metrics.extractors import NetworkExtractor, file_digest
 
 VERSION = "1"  # of the features; change it when the network computes others
 

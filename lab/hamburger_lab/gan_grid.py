@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json as json_format
 import re
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,12 +17,10 @@ import torch
 from torch import Tensor
 
 from hamburger.classification.data.base import load_images, open_source
-from hamburger.cli.output import grid_progress, image_progress, print_note, warnings_as_notes
+from hamburger.cli.output import grid_progress, print_note, progress_bar
 from hamburger.contexts import list_contexts
 from hamburger.errors import InputError, OptionError, UnknownNameError, did_you_mean
 from hamburger.files import check_writable, write_atomically, write_json_lines
-from hamburger.generation.evaluate import Distances, MeasureSettings, measure_generator, measure_real
-from hamburger.generation.metrics.extractors import NetworkExtractor, create_extractor, file_digest
 from hamburger.generation.networks.contexts import gan_contexts
 from hamburger.generation.recipe import GanRecipe, check_gan_recipe
 from hamburger.generation.sampling import sample
@@ -31,6 +31,8 @@ from hamburger.tasks.sweep import Cell, check_grid, finished, run_grid
 from hamburger.tasks.sweep import rows as results
 from hamburger.training.recipe import apply, digest
 from hamburger.training.run_folder import RESULT, RunFolder
+from hamburger_lab.gan_metrics.evaluate import Distances, MeasureSettings, measure_generator, measure_real
+from hamburger_lab.gan_metrics.extractors import NetworkExtractor, create_extractor, file_digest
 from hamburger_lab.rows import read_json_lines
 
 RESULTS = Path("results")
@@ -254,3 +256,23 @@ def compare_samples(
     if not rows:
         raise InputError("compare_samples: there are no runs; give at least one")
     return tile_images(torch.cat(rows), columns=columns)
+
+
+# -- progress and notes, also of `ham gan fid` -------------------------------------------------------------------------
+
+
+@contextmanager
+def image_progress() -> Iterator[Callable[[str, int], object]]:
+    """A progress bar; yields `advance(what, count)`."""
+    with progress_bar("starting") as update:
+        yield lambda what, count: update(description=what, advance=count)
+
+
+@contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Print Python warnings as one-line notes, without their source lines."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for text in dict.fromkeys(str(each.message) for each in caught):
+        print_note(text)

@@ -122,7 +122,7 @@ def test_errors_take_one_line(ham, tmp_path, words, complaint):
     assert not (tmp_path / "run" / "recipe.json").exists()
 
 
-@pytest.mark.parametrize("name", ["grid", "report"])
+@pytest.mark.parametrize("name", ["fid", "grid", "report"])
 def test_some_commands_are_part_of_the_lab(ham, monkeypatch, name):
     commands = [command for command in gan.app.registered_commands if command.name != name]
     monkeypatch.setattr(gan.app, "registered_commands", commands)

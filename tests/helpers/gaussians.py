@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hamburger.generation.metrics.distances import Moments
+from hamburger_lab.gan_metrics.distances import Moments
 
 
 def fit_gaussian(features):

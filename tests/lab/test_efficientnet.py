@@ -8,9 +8,9 @@ from paths import SHARED
 from tolerances import assert_close
 
 from hamburger.errors import OptionError
-from hamburger.generation.metrics.extractors import distance_name
 from hamburger_lab.efficientnet import EfficientNetLite0, efficientnet_lite0
 from hamburger_lab.gan_grid import open_extractor
+from hamburger_lab.gan_metrics.extractors import distance_name
 
 LITE0 = SHARED / "data" / "weights" / "efficientnet_lite0_imagenet_fp16.safetensors"
 needs_lite0 = pytest.mark.skipif(not LITE0.is_file(), reason="the weights of EfficientNet-Lite0 are not available")

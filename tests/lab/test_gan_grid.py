@@ -10,15 +10,15 @@ from gan_run import Means, write_run
 
 from hamburger.classification.data.base import load_images, open_source
 from hamburger.errors import InputError, UnknownNameError
-from hamburger.generation.evaluate import MeasureSettings, measure_generator, measure_real
 from hamburger.generation.gan_steps import build_gan
-from hamburger.generation.metrics.extractors import module_extractor
 from hamburger.generation.sampling import sample
 from hamburger.generation.visualize import to_bytes
 from hamburger.generation.weights import open_generator
 from hamburger.tasks import find_gan_recipe
 from hamburger.training.recipe import apply
 from hamburger_lab.gan_grid import append_rows, cached_distances, compare_samples, gan_variants, make_result_row
+from hamburger_lab.gan_metrics.evaluate import MeasureSettings, measure_generator, measure_real
+from hamburger_lab.gan_metrics.extractors import module_extractor
 
 CPU = torch.device("cpu")
 

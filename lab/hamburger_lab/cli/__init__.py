@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
     app.command("recover")(studies.recover)
     app.command("propositions")(studies.propositions)
     app.add_typer(bench.app, name="bench")
+    gan_app.command("fid")(gan.fid)
     gan_app.command("grid")(gan.grid)
     gan_app.command("report")(gan.report)
     data_app.add_typer(prepare.app, name="prepare")

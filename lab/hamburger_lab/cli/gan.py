@@ -1,7 +1,8 @@
-"""`ham gan grid`: compare GANs of several contexts and seeds. `ham gan report`: one page about a run."""
+"""`ham gan fid`: distances to real images. `gan grid`: compare contexts and seeds. `gan report`: a page about a run."""
 
 from __future__ import annotations
 
+import json as json_format
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,11 +10,84 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hamburger.cli.gan import Compared, Samples, Size, Weights
-from hamburger.cli.output import Device
+from hamburger.cli.gan import TrainedRun, Truncation
+from hamburger.cli.output import DataFolder, Device
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+Extractor = Annotated[str, typer.Option(help="inception (FID's), or package.module:function")]
+Weights = Annotated[Path | None, typer.Option(help="the extractor's weights; default: downloaded")]
+Size = Annotated[int | None, typer.Option(help="input size of the extractor in pixels; default: its own")]
+Samples = Annotated[int, typer.Option(help="images to generate")]
+Compared = Annotated[int, typer.Option(help="images of each set for kernel distance, precision and recall")]
+
+
+def fid(
+    run: TrainedRun,
+    data: DataFolder = None,
+    extractor: Extractor = "inception",
+    weights: Weights = None,
+    samples: Samples = 50_000,
+    compared: Compared = 10_000,
+    split: Annotated[str | None, typer.Option(help="split of the real images; default: that of the training")] = None,
+    size: Size = None,
+    truncation: Truncation = None,
+    seed: Annotated[int, typer.Option(help="seed of the generated images")] = 0,
+    batch: Annotated[int, typer.Option(help="batch size")] = 256,
+    cache: Annotated[Path | None, typer.Option(help="folder of cached statistics of real images")] = None,
+    device: Device = "auto",
+    json: Annotated[Path | None, typer.Option(help="write the result to this file as a JSON object")] = None,
+) -> None:
+    """Print Frechet distance, kernel distance, precision and recall, labelled with their feature extractor."""
+    from hamburger.classification.data.base import load_images, open_source
+    from hamburger.cli.output import print_note
+    from hamburger.environment import describe_environment
+    from hamburger.errors import CheckpointError
+    from hamburger.files import check_writable, write_atomically
+    from hamburger.generation.weights import open_generator
+    from hamburger.tensors import pick_device
+    from hamburger_lab.gan_grid import image_progress, warnings_as_notes
+    from hamburger_lab.gan_metrics.evaluate import MeasureSettings, measure_generator, measure_real
+    from hamburger_lab.gan_metrics.extractors import create_extractor
+
+    measure = MeasureSettings(samples=samples, compared=compared, seed=seed, truncation=truncation, batch=batch)
+    if json is not None:
+        check_writable(json)
+    on = pick_device(device)
+    generator, info, path = open_generator(run)
+    if not {"data", "split"} <= info.extra.keys():
+        raise CheckpointError(
+            f"gan fid: {path} does not say which images it was trained on, unlike files of `ham gan train`; use "
+            f"hamburger_lab.gan_metrics.evaluate.measure_generator in Python instead"
+        )
+    network = create_extractor(extractor, weights, size=size)
+    source = open_source(
+        str(info.extra["data"]),
+        split or str(info.extra["split"]),
+        size=generator.resolution,
+        root=data,
+        **info.extra.get("data_options", {}),
+    )
+    images = load_images(source, note=print_note)
+    with warnings_as_notes(), image_progress() as progress:
+        real = measure_real(images, network, measure, device=on, cache=cache, progress=progress)
+        distances = measure_generator(generator, real, network, measure, device=on, progress=progress)
+    typer.echo(str(distances))
+    if json is not None:
+        values = {
+            "weights": str(path),
+            **{key: info.extra.get(key) for key in ("recipe", "seed", "step")},
+            "data": images.name,
+            "split": images.split,
+            "data_sha256": images.digest,
+            "samples_seed": seed,
+            "truncation": truncation,
+            **distances.row(),
+            "compared_images": min(compared, samples, len(images)),
+            **describe_environment(on.type),
+        }
+        write_atomically(json, (json_format.dumps(values) + "\n").encode())
 
 
 def grid(
@@ -42,10 +116,10 @@ def grid(
     from rich.console import Console
 
     from hamburger.cli.output import parse_ints, parse_names
-    from hamburger.generation.evaluate import MeasureSettings
     from hamburger.tasks.sweep import cells
     from hamburger.tensors import pick_device
     from hamburger_lab.gan_grid import GanCell, gan_variants, open_extractor, run_measured_grid
+    from hamburger_lab.gan_metrics.evaluate import MeasureSettings
 
     chosen_device = pick_device(device)
     network = open_extractor(extractor, weights, size)

@@ -13,7 +13,6 @@ from hamburger.training.recipe import (
     DataOptions,
     Optim,
     SupervisedTraining,
-    check_optim,
     check_supervised,
     check_two_at_once,
 )
@@ -127,4 +126,3 @@ def check_classification_recipe(recipe: ClassificationRecipe, *, processes: int 
     check_flag(call, "model.pretrained", recipe.model.pretrained)
     check_count(call, "data.size", recipe.data.size, least=1)
     check_count(call, "data.padding", recipe.data.padding, least=0, most=recipe.data.size)
-    check_optim(call, recipe.optim)

@@ -17,6 +17,7 @@ LAB_COMMANDS = (
     "bench",
     "claims",
     "data prepare",
+    "gan fid",
     "gan grid",
     "gan report",
     "pictures",

@@ -1,8 +1,7 @@
-"""`ham gan`: train, sample and measure HamGAN and the GANs it is compared with."""
+"""`ham gan`: train and sample HamGAN and the GANs it is compared with. hamburger-lab adds `fid`, `grid`, `report`."""
 
 from __future__ import annotations
 
-import json as json_format
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +13,6 @@ from hamburger.cli.output import DataFolder, Device, Devices, Resume, RunFolder,
 
 app = typer.Typer(help="Generate images with HamGAN, SNGAN, SAGAN and YLG.", no_args_is_help=True)
 
-Extractor = Annotated[str, typer.Option(help="inception (FID's), or package.module:function")]
-Weights = Annotated[Path | None, typer.Option(help="the extractor's weights; default: downloaded")]
-Size = Annotated[int | None, typer.Option(help="input size of the extractor in pixels; default: its own")]
-Samples = Annotated[int, typer.Option(help="images to generate")]
-Compared = Annotated[int, typer.Option(help="images of each set for kernel distance, precision and recall")]
 Truncation = Annotated[float | None, typer.Option(help="largest absolute value in a latent; default: no limit")]
 TrainedRun = Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, or its generator.safetensors")]
 
@@ -92,70 +86,3 @@ def sample(
     if rows and not request.classes and len(shown) < len(info.classes):
         print_note(f"classes.png has the first {len(shown)} of {len(info.classes)} classes; --classes selects others")
     typer.echo(f"wrote {len(written)} files to {out}")
-
-
-@app.command()
-def fid(
-    run: TrainedRun,
-    data: DataFolder = None,
-    extractor: Extractor = "inception",
-    weights: Weights = None,
-    samples: Samples = 50_000,
-    compared: Compared = 10_000,
-    split: Annotated[str | None, typer.Option(help="split of the real images; default: that of the training")] = None,
-    size: Size = None,
-    truncation: Truncation = None,
-    seed: Annotated[int, typer.Option(help="seed of the generated images")] = 0,
-    batch: Annotated[int, typer.Option(help="batch size")] = 256,
-    cache: Annotated[Path | None, typer.Option(help="folder of cached statistics of real images")] = None,
-    device: Device = "auto",
-    json: Annotated[Path | None, typer.Option(help="write the result to this file as a JSON object")] = None,
-) -> None:
-    """Print Frechet distance, kernel distance, precision and recall, labelled with their feature extractor."""
-    from hamburger.classification.data.base import load_images, open_source
-    from hamburger.cli.output import image_progress, print_note, warnings_as_notes
-    from hamburger.environment import describe_environment
-    from hamburger.errors import CheckpointError
-    from hamburger.files import check_writable, write_atomically
-    from hamburger.generation.evaluate import MeasureSettings, measure_generator, measure_real
-    from hamburger.generation.metrics.extractors import create_extractor
-    from hamburger.generation.weights import open_generator
-    from hamburger.tensors import pick_device
-
-    measure = MeasureSettings(samples=samples, compared=compared, seed=seed, truncation=truncation, batch=batch)
-    if json is not None:
-        check_writable(json)
-    on = pick_device(device)
-    generator, info, path = open_generator(run)
-    if not {"data", "split"} <= info.extra.keys():
-        raise CheckpointError(
-            f"gan fid: {path} does not say which images it was trained on, unlike files of `ham gan train`; use "
-            f"hamburger.generation.evaluate.measure_generator in Python instead"
-        )
-    network = create_extractor(extractor, weights, size=size)
-    source = open_source(
-        str(info.extra["data"]),
-        split or str(info.extra["split"]),
-        size=generator.resolution,
-        root=data,
-        **info.extra.get("data_options", {}),
-    )
-    images = load_images(source, note=print_note)
-    with warnings_as_notes(), image_progress() as progress:
-        real = measure_real(images, network, measure, device=on, cache=cache, progress=progress)
-        distances = measure_generator(generator, real, network, measure, device=on, progress=progress)
-    typer.echo(str(distances))
-    if json is not None:
-        values = {
-            "weights": str(path),
-            **{key: info.extra.get(key) for key in ("recipe", "seed", "step")},
-            "data": images.name,
-            "split": images.split,
-            "data_sha256": images.digest,
-            "samples_seed": seed,
-            "truncation": truncation,
-            **distances.row(),
-            "compared_images": min(compared, samples, len(images)),
-            **describe_environment(on.type),
-        }
-        write_atomically(json, (json_format.dumps(values) + "\n").encode())

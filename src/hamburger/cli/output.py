@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -81,13 +80,6 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., 
 
 
 @contextmanager
-def image_progress() -> Iterator[Callable[[str, int], object]]:
-    """A progress bar; yields `advance(what, count)`."""
-    with progress_bar("starting") as update:
-        yield lambda what, count: update(description=what, advance=count)
-
-
-@contextmanager
 def grid_progress(runs: int) -> Iterator[Callable[[int, dict[str, int]], object]]:
     """A progress bar: finished runs, and the step of each running one."""
     with progress_bar("starting", runs) as update:
@@ -98,13 +90,3 @@ def grid_progress(runs: int) -> Iterator[Callable[[int, dict[str, int]], object]
 
 def print_note(text: str) -> None:
     typer.echo(f"note: {text}", err=True)
-
-
-@contextmanager
-def warnings_as_notes() -> Iterator[None]:
-    """Print Python warnings as one-line notes, without their source lines."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for text in dict.fromkeys(str(each.message) for each in caught):
-        print_note(text)

@@ -12,7 +12,6 @@ from hamburger.training.recipe import (
     DataOptions,
     Optim,
     SupervisedTraining,
-    check_optim,
     check_supervised,
     check_views,
 )
@@ -158,4 +157,3 @@ def check_detection_recipe(recipe: DetectionRecipe, *, processes: int = 1) -> No
         )
     check_views(call, recipe.data)
     check_flag(call, "data.pad", recipe.data.pad)
-    check_optim(call, recipe.optim)

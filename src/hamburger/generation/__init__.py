@@ -1,1 +1,1 @@
-"""GANs: networks, training, sampling and distances to real images."""
+"""GANs: networks, training and sampling."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from hamburger.errors import OptionError, check_count, check_positive
 from hamburger.registry import Registry
-from hamburger.training.recipe import DataOptions, Optim, SupervisedTraining, check_optim, check_supervised, check_views
+from hamburger.training.recipe import DataOptions, Optim, SupervisedTraining, check_supervised, check_views
 
 
 @dataclass(frozen=True)
@@ -229,4 +229,3 @@ def check_segmentation_recipe(recipe: SegmentationRecipe, *, processes: int = 1)
             f"({recipe.model.pretrained}); --set one of them to none"
         )
     check_views(call, recipe.data)
-    check_optim(call, recipe.optim)

@@ -10,7 +10,7 @@ from hamburger.insertion.insert import POSITION_BLIND
 from hamburger.insertion.inserted import GATES
 from hamburger.registry import Registry
 from hamburger.stereo.model import check_stereo_options
-from hamburger.training.recipe import AdamOptim, DataOptions, SupervisedTraining, check_optim, check_supervised
+from hamburger.training.recipe import AdamOptim, DataOptions, SupervisedTraining, check_supervised
 
 
 @dataclass(frozen=True)
@@ -138,4 +138,3 @@ def check_stereo_recipe(recipe: StereoRecipe, *, processes: int = 1) -> None:
     for side in recipe.data.crop:
         check_count(call, "data.crop", side, least=1)
     check_positive(call, "data.photometric", recipe.data.photometric, zero=True, most=0.9)
-    check_optim(call, recipe.optim)

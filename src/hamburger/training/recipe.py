@@ -147,6 +147,7 @@ def check_supervised(recipe: SupervisedTraining, *, processes: int) -> str:
     check_count(call, "data.workers", recipe.data.workers, least=0)
     check_flag(call, "data.flip", recipe.data.flip)
     check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
+    _check_optim(call, recipe.optim)
     return call
 
 
@@ -160,7 +161,7 @@ def check_views(call: str, data: Any) -> None:
         raise OptionError(f"{call}: data.scales go from small to large, got {low:g},{high:g}")
 
 
-def check_optim(call: str, optim: Optim | AdamOptim) -> None:
+def _check_optim(call: str, optim: Optim | AdamOptim) -> None:
     """Raise on the first field of the optimizer whose value cannot work."""
     check_positive(call, "optim.lr", optim.lr)
     check_positive(call, "optim.power", optim.power, zero=isinstance(optim, AdamOptim))

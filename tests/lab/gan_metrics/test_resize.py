@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from hamburger.errors import InputError
-from hamburger.generation.metrics.extractors import resize
 from hamburger.generation.visualize import to_bytes
+from hamburger_lab.gan_metrics.extractors import resize
 
 
 def images(*shape):

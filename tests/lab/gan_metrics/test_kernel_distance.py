@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamburger.errors import InputError, NotFiniteError, OptionError, ShapeError
-from hamburger.generation.metrics import distances as module
-from hamburger.generation.metrics.distances import kernel_distance, mmd2
+from hamburger_lab.gan_metrics import distances as module
+from hamburger_lab.gan_metrics.distances import kernel_distance, mmd2
 
 
 def seeded(seed=0):

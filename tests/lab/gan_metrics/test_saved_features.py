@@ -13,8 +13,8 @@ import torch
 from gaussians import fit_gaussian
 from torch import nn
 
-from hamburger.generation.metrics.distances import frechet_distance, mmd2, precision_recall
-from hamburger.generation.metrics.extractors import module_extractor
+from hamburger_lab.gan_metrics.distances import frechet_distance, mmd2, precision_recall
+from hamburger_lab.gan_metrics.extractors import module_extractor
 
 PROGRAM = Path(__file__).parents[2] / "helpers" / "saved_features.py"
 

@@ -11,9 +11,9 @@ from tolerances import assert_close
 from torch import nn
 
 from hamburger.errors import InputError, OptionError, ShapeError
-from hamburger.generation.evaluate import Distances, collect_features
-from hamburger.generation.metrics.distances import KernelDistance, PrecisionRecall
-from hamburger.generation.metrics.extractors import (
+from hamburger_lab.gan_metrics.distances import KernelDistance, PrecisionRecall
+from hamburger_lab.gan_metrics.evaluate import Distances, collect_features
+from hamburger_lab.gan_metrics.extractors import (
     OFFICIAL_SHA256,
     distance_name,
     module_extractor,

@@ -13,15 +13,15 @@ from gaussians import fit_gaussian
 
 from hamburger.classification.data.base import load_images, open_source
 from hamburger.errors import InputError, OptionError
-from hamburger.generation.evaluate import (
+from hamburger.generation.visualize import to_bytes
+from hamburger.generation.weights import open_generator
+from hamburger_lab.gan_metrics.distances import frechet_distance
+from hamburger_lab.gan_metrics.evaluate import (
     MeasureSettings,
     measure_generator,
     measure_real,
 )
-from hamburger.generation.metrics.distances import frechet_distance
-from hamburger.generation.metrics.extractors import module_extractor
-from hamburger.generation.visualize import to_bytes
-from hamburger.generation.weights import open_generator
+from hamburger_lab.gan_metrics.extractors import module_extractor
 
 CPU = torch.device("cpu")
 

@@ -20,7 +20,11 @@ from torch import Tensor
 from hamburger.classification.data.base import ImageSet, find_cache_folder
 from hamburger.errors import CheckpointError, InputError, OptionError, check_count, check_positive, check_seed
 from hamburger.files import check_writable, write_atomically
-from hamburger.generation.metrics.distances import (
+from hamburger.generation.model import Generator
+from hamburger.generation.sampling import samples
+from hamburger.generation.visualize import to_bytes
+from hamburger.training.loader import Integers, KeyedRng
+from hamburger_lab.gan_metrics.distances import (
     Gaussian,
     KernelDistance,
     Moments,
@@ -29,11 +33,7 @@ from hamburger.generation.metrics.distances import (
     kernel_distance,
     precision_recall,
 )
-from hamburger.generation.metrics.extractors import NetworkExtractor, distance_name
-from hamburger.generation.model import Generator
-from hamburger.generation.sampling import samples
-from hamburger.generation.visualize import to_bytes
-from hamburger.training.loader import Integers, KeyedRng
+from hamburger_lab.gan_metrics.extractors import NetworkExtractor, distance_name
 
 COMPARED_SEED = 0  # selects the real images whose features are cached: always the same ones
 Progress = Callable[[str, int], object]  # receives what is being processed, and how many more images of it are done

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamburger.errors import InputError, NotFiniteError, ShapeError
-from hamburger.generation.metrics.distances import Gaussian, Moments, frechet_distance
+from hamburger_lab.gan_metrics.distances import Gaussian, Moments, frechet_distance
 
 ENOUGH = 10**6
 

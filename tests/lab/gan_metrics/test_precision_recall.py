@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamburger.errors import NotFiniteError, OptionError, ShapeError
-from hamburger.generation.metrics import distances as module
-from hamburger.generation.metrics.distances import neighbour_radii, precision_recall
+from hamburger_lab.gan_metrics import distances as module
+from hamburger_lab.gan_metrics.distances import neighbour_radii, precision_recall
 
 
 def line(*values):

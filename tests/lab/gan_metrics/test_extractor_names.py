@@ -11,8 +11,8 @@ import torch
 from gan_run import Means
 
 from hamburger.errors import CheckpointError, InputError, OptionError, ShapeError
-from hamburger.generation.metrics import extractors
-from hamburger.generation.metrics.extractors import create_extractor, distance_name
+from hamburger_lab.gan_metrics import extractors
+from hamburger_lab.gan_metrics.extractors import create_extractor, distance_name
 
 
 def test_extractors_by_name(tmp_path):

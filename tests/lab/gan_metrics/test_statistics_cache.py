@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hamburger.errors import CheckpointError
-from hamburger.generation.evaluate import cached_tensors
+from hamburger_lab.gan_metrics.evaluate import cached_tensors
 
 KEY = {"data": "0123456789abcdef", "size": 32, "extractor": "small@12 bilinear sha256:0011223344556677", "version": "1"}
 CHANGES = {

@@ -1,0 +1,1 @@
+"""Distances between generated and real images, each tested against an independent implementation."""

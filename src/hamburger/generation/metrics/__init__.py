@@ -1,1 +1,0 @@
-"""Distances between sets of images, each tested against an independent implementation."""
