@@ -18,6 +18,7 @@ from hamburger.errors import DataError, NotFiniteError, shorten
 
 MAX_FLOAT = 1e40  # more than float32 can hold; sums of squares of such numbers are finite
 PARTIAL = ".partial"  # the end of the names of temporary files
+ON_WINDOWS = os.name == "nt"
 
 
 @contextmanager
@@ -69,6 +70,8 @@ def remove_partial_files(folder: Path, *patterns: str) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Sync the entries of a folder to disk; not the content of its files."""
+    if ON_WINDOWS:  # it opens no folders
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

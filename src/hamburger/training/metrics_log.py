@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -182,9 +181,13 @@ class ThroughputClock:
                 setattr(self, name, state[name])
 
     def peak_mb(self, device: torch.device) -> float:
-        """Peak memory in MiB: of tensors on a GPU, of the whole process on a CPU."""
+        """Peak memory in MiB: of tensors on a GPU, of the whole process on a CPU, 0 where the system does not tell."""
         if device.type == "cuda":
             return max(self.peak, torch.cuda.max_memory_allocated(device) / 2**20)
+        try:
+            import resource
+        except ImportError:  # Windows
+            return self.peak
         unit = 1 if sys.platform == "darwin" else 1024
         return max(self.peak, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20)
 
