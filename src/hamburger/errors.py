@@ -99,6 +99,11 @@ def name_lab_package(what: str) -> str:
     return f"{what} is part of hamburger-lab; pip install hamburger-lab (in a clone: -e lab)"
 
 
+def install_extra(extra: str) -> str:
+    """Return the command that installs an extra of this package."""
+    return f"pip install 'hamburger[{extra}]' (in a clone: '.[{extra}]')"
+
+
 _brief = reprlib.Repr()
 _brief.maxlist = _brief.maxtuple = 12
 _brief.maxstring = _brief.maxlong = _brief.maxother = 80

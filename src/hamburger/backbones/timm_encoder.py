@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hamburger.backbones.networks import Backbone
-from hamburger.errors import CheckpointError, OptionError, ShapeError, UnknownNameError, did_you_mean
+from hamburger.errors import CheckpointError, OptionError, ShapeError, UnknownNameError, did_you_mean, install_extra
 
 PREFIX = "timm:"
 MAPS = 4  # keep the deepest maps; encoders with five also have one of stride 2, which no head uses
@@ -94,7 +94,7 @@ def import_timm(call: str) -> ModuleType:
     try:
         import timm
     except ImportError as error:
-        raise OptionError(f"{call} needs the package timm; pip install 'hamburger[train]'") from error
+        raise OptionError(f"{call} needs the package timm; {install_extra('train')}") from error
     module: ModuleType = timm
     return module
 

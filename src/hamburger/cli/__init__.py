@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, NoReturn
 
-from hamburger.errors import HamburgerError, Interrupted, name_lab_package
+from hamburger.errors import HamburgerError, Interrupted, install_extra, name_lab_package
 from hamburger.startup import end_startup
 
 # packages that commands import, and the extra that installs each
@@ -25,7 +25,7 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if missing.name not in ("typer", "rich", "click"):
             raise
-        _stop(f"the command line needs {missing.name}: pip install 'hamburger[cli]'")
+        _stop(f"the command line needs {missing.name}; {install_extra('cli')}")
     if lab_command := find_missing_lab_command(sys.argv[1:]):
         _stop(name_lab_package(f"`ham {lab_command}`"))
     # newer versions of typer include click
@@ -40,7 +40,7 @@ def main() -> None:
         package = (missing.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        _stop(f"this command needs {package}: pip install 'hamburger[{EXTRAS[package]}]'")
+        _stop(f"this command needs {package}; {install_extra(EXTRAS[package])}")
     # errors a user can cause; anything else is a bug in this library and keeps its traceback
     except (HamburgerError, OSError) as mistake:
         _stop(str(mistake), status=130 if isinstance(mistake, Interrupted) else 2)

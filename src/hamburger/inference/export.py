@@ -17,7 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim
 
-from hamburger.errors import ExportError, HamburgerError, OptionError, check_choice, check_count, check_positive
+from hamburger.errors import (
+    ExportError,
+    HamburgerError,
+    OptionError,
+    check_choice,
+    check_count,
+    check_positive,
+    install_extra,
+)
 from hamburger.files import check_writable, encode_json, write_durably
 from hamburger.inference.predict_files import read_image
 from hamburger.training.image_files import normalise
@@ -249,7 +257,7 @@ def write_onnx(
         import onnxruntime
         import onnxscript  # noqa: F401  (torch's exporter needs it)
     except ModuleNotFoundError as missing:
-        raise OptionError(f"export: ONNX needs {missing.name}: pip install 'hamburger[export]'") from None
+        raise OptionError(f"export: ONNX needs {missing.name}; {install_extra('export')}") from None
     x = xs[0]
     # below the least size feature maps of one position would make a graph of their own
     least = {"batch": 1, "height": min(64, x.shape[2]), "width": min(64, x.shape[3])}
