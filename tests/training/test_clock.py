@@ -89,3 +89,14 @@ def test_a_record_of_losses_grows_with_its_steps():
     again.load(record.state())
     again.add(200, {"ce": torch.tensor(200.0)}, [])
     assert again.global_values().flatten().tolist() == list(range(201))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"), [(0.1, []), (10.0, ["about 0:01:50 left"]), (1000.0, ["about 3:03:20 left; use a GPU"])]
+)
+def test_duration_is_announced_after_the_first_step(tmp_path, monkeypatch, seconds, says):
+    monkeypatch.setattr(ThroughputClock, "elapsed", lambda self: seconds)
+    notes = []
+    train(small(), tmp_path / "run", accelerator="cpu", on_event=lambda event: notes.append(getattr(event, "text", "")))
+    announced = [note for note in notes if note.startswith("the first step took")]
+    assert len(announced) == len(says) and all(map(str.__contains__, announced, says))

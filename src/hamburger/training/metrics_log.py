@@ -157,6 +157,10 @@ class ThroughputClock:
     def start(self) -> None:
         self._began = time.perf_counter()
 
+    def elapsed(self) -> float:
+        """Seconds since the current interval began."""
+        return 0.0 if self._began is None else time.perf_counter() - self._began
+
     def end_interval(self, images: int, waited: float) -> tuple[float, float]:
         """End an interval and begin the next: its images per second, and the share of it spent waiting for data."""
         now = time.perf_counter()

@@ -8,6 +8,7 @@ import threading
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -64,6 +65,7 @@ class Run(ABC, Generic[R, P]):
         self.board: SummaryWriter | None = None
         self.saved: int | None = None  # the step of the last good checkpoint
         self.light = False  # write no checkpoint of the last step
+        self._first_step = True  # of this process
         self._unmeasured = 0  # images in the clock's current interval
         self._waited = 0.0  # seconds of waiting for data before the clock's current interval
 
@@ -144,6 +146,18 @@ class Run(ABC, Generic[R, P]):
         self.record.add(step, terms, ids)
         self.progress.step = step + 1
         self._unmeasured += self.recipe.batch
+        if self._first_step and self.first and self.device.type == "cpu":
+            self._announce_duration()
+        self._first_step = False
+
+    def _announce_duration(self) -> None:
+        """Say after the first step on a CPU how long the others will take: the first line of the log may be far."""
+        seconds = self.clock.elapsed()
+        remaining = timedelta(seconds=round(seconds * (self.recipe.steps - self.progress.step)))
+        if remaining < timedelta(minutes=1):
+            return
+        advice = "; use a GPU, fewer steps or smaller images" if remaining > timedelta(hours=1) else ""
+        self.listen(Note(f"the first step took {seconds:.1f} s on a CPU: about {remaining} left{advice}"))
 
     def _due(self, every: int) -> bool:
         step = self.progress.step
