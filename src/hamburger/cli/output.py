@@ -14,7 +14,10 @@ import typer
 from hamburger.errors import OptionError
 from hamburger.files import parse_json
 
-WeightsPath = Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")]
+WeightsPath = Annotated[
+    Path,
+    typer.Argument(metavar="WEIGHTS", help="a run folder, a .safetensors file, or a name of `ham list weights`"),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 Flip = Annotated[bool, typer.Option("--flip", help="average with the mirrored image")]
 Window = Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")]

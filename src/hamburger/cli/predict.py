@@ -41,11 +41,11 @@ def predict(
 
     from hamburger.errors import DataError, OptionError
     from hamburger.inference import predict_files
+    from hamburger.inference.find_weights import find_weights
     from hamburger.registry import options_of
     from hamburger.segmentation.data.base import read_ids
     from hamburger.stereo.predict import find_pairs
     from hamburger.tasks import task_of_weights
-    from hamburger.tasks.load import find_weights
     from hamburger.tensors import pick_device
     from hamburger.training.datasets import join_names
 
