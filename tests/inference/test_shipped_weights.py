@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -72,6 +73,33 @@ def test_ham_predict_takes_a_name(registry):
     result = run("predict", "hamnet-tiny", "photo.jpg", "--out", "labelled", "--device", "cpu")
     assert result.exit_code == 0, result.output
     assert {path.name for path in Path("labelled").iterdir()} == {"photo.png", "photo_overlay.jpg", "summary.json"}
+
+
+def test_a_predictor_takes_a_name_a_path_or_a_network(registry):
+    image = torch.randint(0, 256, (3, 60, 90), dtype=torch.uint8)
+    expected = hb.Predictor(hb.load("hamnet-tiny"), device="cpu")(image)
+    for weights in ("hamnet-tiny", registry / "hamnet-tiny.safetensors"):
+        predictor = hb.Predictor(weights, device="cpu")
+        assert predictor.side == INFO.side and predictor.info.classes == INFO.classes
+        assert torch.equal(predictor(image), expected)
+    with pytest.raises(hb.InputError, match="did you mean 'hamnet-tiny'"):
+        hb.Predictor("hamnet-tny")
+
+
+@pytest.mark.parametrize(("option", "side"), [((), 48), (("--side", "64"), 64), (("--side", "none"), None)])
+def test_ham_predict_resizes_photos_to_the_side_of_the_training(registry, option, side):
+    Image.new("RGB", (1300, 1000), "red").save("photo.jpg")
+    result = run("predict", "hamnet-tiny", "photo.jpg", "--out", "out", "--device", "cpu", *option)
+    assert result.exit_code == 0, result.output
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert summary["side"] == side and summary["images"][0]["tiles"] == (1 if side else 2)
+    with Image.open("out/photo.png") as label:
+        assert label.size == (1300, 1000)
+
+
+def test_a_side_that_is_no_number_is_refused(registry):
+    result = run("predict", "hamnet-tiny", "photo.jpg", "--out", "out", "--side", "big")
+    assert "--side takes a number of pixels, or none" in f"{result.exception}"
 
 
 def test_the_size_check_of_commits_exempts_shipped_weights_only():

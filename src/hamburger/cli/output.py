@@ -56,6 +56,13 @@ def parse_floats(text: str, call: str) -> tuple[float, ...]:
         raise OptionError(f"{call}: scales must be comma-separated numbers such as 0.5,1,1.5 (got {text!r})") from None
 
 
+def parse_side(text: str) -> int:
+    """Parse the longer side of a resized image; `none` is 0, the image's own size."""
+    if text != "none" and not text.isdecimal():
+        raise OptionError(f"predict: --side takes a number of pixels, or none to keep the image's size (got {text!r})")
+    return 0 if text == "none" else int(text)
+
+
 def parse_options(texts: Sequence[str] | None) -> dict[str, Any]:
     """Parse each `name=value`; a value that is valid JSON is read as JSON, any other as text."""
     options = {}

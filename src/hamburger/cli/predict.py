@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hamburger.cli.output import Device, Flip, WeightsPath, Window, parse_floats, progress_bar
+from hamburger.cli.output import Device, Flip, WeightsPath, Window, parse_floats, parse_side, progress_bar
 
 
 def predict(
@@ -26,6 +26,10 @@ def predict(
     window: Window = None,
     max_pixels: Annotated[
         int | None, typer.Option(help="split larger images into tiles to limit memory; default: 1048576")
+    ] = None,
+    side: Annotated[
+        str | None,
+        typer.Option(help="resize images to this longer side; 0 or none keeps their size; default: as in training"),
     ] = None,
     score: Annotated[float | None, typer.Option(help="detection: minimum score of an object; default: 0.5")] = None,
     overlay: Annotated[
@@ -56,7 +60,7 @@ def predict(
     if predictor is None:
         raise OptionError(f"predict: the task '{task.name}' of {path} does not predict on image files; use `ham eval`")
     options: dict[str, Any] = {"flip": flip or None, "window": window, "max_pixels": max_pixels, "score": score}
-    options["overlay"] = overlay
+    options |= {"overlay": overlay, "side": None if side is None else parse_side(side)}
     options["scales"] = None if scales is None else parse_floats(scales, "predict")
     given = {name: value for name, value in options.items() if value is not None}
     for name in given.keys() - options_of(predictor):
