@@ -41,11 +41,10 @@ from hamburger.layers.ham import HamLayer
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.evaluate import SegmentationScores, predict_labels
 from hamburger.segmentation.recipe import SegmentationRecipe, voc_352
-from hamburger.segmentation.task import SegmentationTask
 from hamburger.training.supervised import SINGLE_SCALE, Confusion, EvaluationProtocol
 from hamburger.training.train import train
 from hamburger_lab.rows import read_json_lines
-from hamburger_lab.size_batches import count_confusion, size_batches
+from hamburger_lab.size_batches import EVALUATION_BATCH, BatchedSegmentation, size_batches
 
 # cell: context and its options
 CELLS: dict[str, tuple[str | None, dict[str, Any]]] = {
@@ -62,24 +61,6 @@ CELLS: dict[str, tuple[str | None, dict[str, Any]]] = {
 }
 MULTI_SCALE = EvaluationProtocol((0.5, 0.75, 1.0, 1.25, 1.5, 1.75), flip=True)  # the paper's test scales
 OTHER_STEPS = (1, 2, 3, 4, 8, 12, 20)
-EVALUATION_BATCH = 16  # images of one size that are evaluated together
-
-
-class BatchedSegmentation(SegmentationTask):
-    """Segmentation that validates several images of one size at once, which may change the last bit of a logit."""
-
-    def evaluate(
-        self,
-        net: nn.Module,
-        split: SegmentationSet,
-        info: Any,
-        *,
-        batch: int = EVALUATION_BATCH,
-        protocol: EvaluationProtocol = SINGLE_SCALE,
-        **options: Any,
-    ) -> SegmentationScores:
-        counts = count_confusion(net, split, info, batch=EVALUATION_BATCH, **options)
-        return SegmentationScores.of(counts, split, SINGLE_SCALE)
 
 
 def build_recipe(cell: str, seed: int, *, pretrained: Path | None, steps: int | None, tiny: bool) -> SegmentationRecipe:

@@ -1,4 +1,7 @@
-"""EfficientNet-Lite0 as a feature extractor, for distances that are compared with each other and never called FID."""
+"""EfficientNet-Lite0 of the package efficientnet_lite_pytorch: as a feature extractor, and as a backbone's weights.
+
+Distances between its features are compared with each other and never called FID.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.read import read_checkpoint
 from hamburger.errors import CheckpointError
+from hamburger.training.image_files import MEAN, STD
 from hamburger_lab.gan_metrics.extractors import NetworkExtractor, file_digest
 
 VERSION = "1"  # of the features; change it when the network computes others
@@ -61,3 +65,20 @@ class EfficientNetLite0(nn.Module):
             f"net.{names[layer]}.{field}" if layer in names else key: state[key]
             for key, (layer, _, field) in layers.items()
         }
+
+
+def backbone_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights under timm's names, for images normalised by ImageNet's mean and std.
+
+    The package normalises by (255 x - 127) / 128. Both are affine, so the first convolution and the mean of its batch
+    norm absorb the difference; only at the edges of the image, where zeros are padded, does the output change.
+    """
+    network = EfficientNetLite0()
+    network.load_state_dict(network.rename(state))
+    values = {name: value.clone() for name, value in network.net.state_dict().items()}
+    values = {name: value for name, value in values.items() if name.startswith(("conv_stem.", "bn1.", "blocks."))}
+    weight = values["conv_stem.weight"]
+    mean, std = (torch.tensor(each).view(1, 3, 1, 1) for each in (MEAN, STD))
+    values["bn1.running_mean"] -= (weight * (255 * mean - 127) / 128).sum((1, 2, 3))
+    values["conv_stem.weight"] = weight * 255 * std / 128
+    return values

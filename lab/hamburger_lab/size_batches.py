@@ -12,12 +12,14 @@ from torch import nn
 from hamburger.errors import check_count
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.data.batches import SegmentationBatch
-from hamburger.segmentation.evaluate import predict_labels
+from hamburger.segmentation.evaluate import SegmentationScores, predict_labels
+from hamburger.segmentation.task import SegmentationTask
 from hamburger.training.datasets import Sample
 from hamburger.training.image_files import MEAN, STD, normalise
 from hamburger.training.loader import prefetch
-from hamburger.training.supervised import Confusion, evaluation_mode
+from hamburger.training.supervised import SINGLE_SCALE, Confusion, EvaluationProtocol, evaluation_mode
 
+EVALUATION_BATCH = 16  # images of one size that are evaluated together
 MAX_WAITING_BYTES = 2**27  # about 200 images of VOC; more hardly reduce the number of batches
 
 
@@ -77,3 +79,20 @@ def count_confusion(
             x = images.contiguous(memory_format=torch.channels_last) if channels_last else images
             counts.update(predict_labels(net, x), truth)
     return counts
+
+
+class BatchedSegmentation(SegmentationTask):
+    """Segmentation that validates several images of one size at once, which may change the last bit of a logit."""
+
+    def evaluate(
+        self,
+        net: nn.Module,
+        split: SegmentationSet,
+        info: Any,
+        *,
+        batch: int = EVALUATION_BATCH,
+        protocol: EvaluationProtocol = SINGLE_SCALE,
+        **options: Any,
+    ) -> SegmentationScores:
+        counts = count_confusion(net, split, info, batch=EVALUATION_BATCH, **options)
+        return SegmentationScores.of(counts, split, SINGLE_SCALE)

@@ -47,11 +47,12 @@ if TYPE_CHECKING:
     from hamburger.classification.model import create_classifier
     from hamburger.detection.model import create_detector
     from hamburger.generation.model import create_gan
+    from hamburger.inference.find_weights import list_weights
     from hamburger.segmentation.model import create_model
     from hamburger.segmentation.predict import Predictor
     from hamburger.stereo.model import create_stereo
     from hamburger.tasks import train
-    from hamburger.tasks.load import list_models, list_weights, load
+    from hamburger.tasks.load import list_models, load
 
 __version__ = "0.2.0"
 
@@ -76,7 +77,7 @@ _IMPORTED_ON_USE = {
     "create_model": "hamburger.segmentation.model",
     "create_stereo": "hamburger.stereo.model",
     "list_models": "hamburger.tasks.load",
-    "list_weights": "hamburger.tasks.load",
+    "list_weights": "hamburger.inference.find_weights",
     "load": "hamburger.tasks.load",
     "train": "hamburger.tasks",
 }

@@ -10,7 +10,7 @@ from paths import SHARED
 from tolerances import assert_close
 
 from hamburger.backbones import create_backbone, load_backbone
-from hamburger.backbones.create import dequantise
+from hamburger.backbones.create import dequantise_state
 from hamburger.errors import CheckpointError, InputError
 
 safetensors = pytest.importorskip("safetensors.torch")
@@ -66,7 +66,7 @@ def test_int8_weights_with_a_factor_per_channel_are_dequantised(tmp_path):
         half_a_step = value.abs().flatten(1).amax(1) / 254 if value.dim() > 1 else torch.zeros(())
         assert (error.flatten(1 if value.dim() > 1 else 0).amax(-1) <= half_a_step * 1.001).all(), name
     with pytest.raises(CheckpointError, match="one factor for each of the 2 output channels"):
-        dequantise({"w": torch.ones(2, 3, dtype=torch.int8), "w.scale": torch.ones(3)})
+        dequantise_state({"w": torch.ones(2, 3, dtype=torch.int8), "w.scale": torch.ones(3)})
 
 
 def test_timm_names_map_to_its_feature_extractors(tmp_path):

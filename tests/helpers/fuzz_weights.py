@@ -7,6 +7,7 @@ import random
 import struct
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from fuzz_cases import Files, Fuzzer
 
 import hamburger as hb
-from hamburger.checkpoints.weights_file import Info
+from hamburger.checkpoints.weights_file import Info, write_weights
 from hamburger.generation.weights import save_generator
 from hamburger.tasks import tasks
 
@@ -50,10 +51,23 @@ def good_file(task: str) -> bytes:
         return path.read_bytes()
 
 
+@cache
+def int8_file(task: str) -> bytes:
+    """Return a valid weights file of the task with int8 weights."""
+    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        info = Info(model={"task": task} if task != "segmentation" else {})
+        net = NETWORKS[task]()
+        write_weights(Path(folder) / FILE, net, replace(info, model={**info.model, **net.config}), int8=True)
+        return (Path(folder) / FILE).read_bytes()
+
+
 def read_weights(folder: Path) -> list[Any]:
     """Load the network; assert that it has exactly the tensors of the file, and that all are finite."""
     net = hb.load(folder / FILE)
     stored, state = safetensors.torch.load_file(folder / FILE), net.state_dict()
+    for name in [name for name in stored if name + ".scale" in stored]:
+        stored[name] = torch.einsum("i...,i->i...", stored[name].float(), stored.pop(name + ".scale").float())
     assert stored.keys() == state.keys(), "other tensors were loaded"
     for name, value in stored.items():
         assert value.isfinite().all(), f"{name} is not finite"
@@ -238,9 +252,13 @@ MUTATORS = (
 )
 
 
+def files(task: str) -> list[bytes]:
+    return [good_file(task), *([int8_file(task)] if task in ("segmentation", "stereo") else [])]
+
+
 def _weights_fuzzer(task: str) -> Fuzzer:
     quick = 50 if task in ("segmentation", "stereo") else 10
-    return Fuzzer(lambda: [{FILE: good_file(task)}], mutate_weights, read_weights, quick=quick)
+    return Fuzzer(lambda: [{FILE: file} for file in files(task)], mutate_weights, read_weights, quick=quick)
 
 
 WEIGHTS = {f"weights-{task}": _weights_fuzzer(task) for task in (*NETWORKS, "generation")}

@@ -161,6 +161,26 @@ def test_overlay_shows_image_and_legend(tmp_path, size):
     assert ((below - [0, 255, 0]).__abs__().max(axis=2) < 40).any()  # the square of the class
 
 
+def test_class_0_is_transparent_in_overlays(tmp_path):
+    image = torch.full((3, 300, 400), 200, dtype=torch.uint8)
+    label = torch.zeros(300, 400, dtype=torch.uint8)
+    label[:, 200:] = 1
+    (tmp_path / "a.jpg").write_bytes(draw_overlay_jpeg(image, label, CLASSES, full_palette(PALETTE, 4)))
+    with Image.open(tmp_path / "a.jpg") as picture:
+        pixels = np.array(picture).astype(int)
+    assert np.abs(pixels[:300, :190] - 200).max() < 8 and np.abs(pixels[10, 390] - [230, 90, 90]).max() < 20
+
+
+@pytest.mark.parametrize("height", [200, 4000])
+def test_the_legend_grows_with_the_image(height, tmp_path):
+    image, label = torch.full((3, height, height), 200, dtype=torch.uint8), torch.zeros(height, height).byte()
+    (tmp_path / "a.jpg").write_bytes(draw_overlay_jpeg(image, label, CLASSES, full_palette(PALETTE, 4)))
+    with Image.open(tmp_path / "a.jpg") as picture:
+        below = np.array(picture.convert("L"))[-(picture.height - max(height, 256)) :]
+    rows = np.flatnonzero((below < 100).any(axis=1))  # squares and words
+    assert 0.015 < (rows[-1] - rows[0]) / max(height, 256) < 0.1
+
+
 def test_class_shares_omit_unlabelled_pixels():
     label = torch.tensor([[0, 1, 1, 255]], dtype=torch.uint8)
     assert measure_class_shares(label, CLASSES) == {"background": 0.25, "cat": 0.5}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hamburger.errors import InputError
-from hamburger.tasks.load import find_weights
+from hamburger.inference.find_weights import find_weights
 
 
 def touch(folder, *names):

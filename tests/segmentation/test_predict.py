@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+import torch.nn.functional as F
 from small_segmenter import ByColour, info, segmenter
 
 from hamburger.errors import InputError, OptionError
-from hamburger.segmentation.predict import Predictor, split_image
+from hamburger.segmentation.predict import Predictor, resize_labels, split_image
 from hamburger.tensors import pick_device
 from hamburger.training.image_files import normalise
 
@@ -105,3 +108,84 @@ def test_bad_options_are_refused():
         pick_device("gpu")
     with pytest.raises(InputError, match="255 classes"):
         Predictor(ByColour(), info(classes=tuple(map(str, range(300)))), "cpu")
+
+
+# -- images are resized to the size seen in training -------------------------------------------------------------------
+
+
+class Sizes(ByColour):
+    """Records the size of every image that the network sees."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def forward(self, x):
+        self.seen.append(tuple(x.shape[-2:]))
+        return super().forward(x)
+
+
+def quarters(height, width):
+    image = torch.zeros(3, height, width, dtype=torch.uint8)
+    image[0, : height // 2], image[1, height // 2 :, : width // 2], image[2, height // 2 :, width // 2 :] = (
+        255,
+        255,
+        255,
+    )
+    return image
+
+
+@pytest.mark.parametrize(
+    ("trained", "side", "seen"),
+    [(None, None, (300, 400)), (64, None, (48, 64)), (64, 0, (300, 400)), (64, 32, (24, 32)), (None, 800, (600, 800))],
+)
+def test_the_longer_side_is_that_of_the_training_unless_chosen(trained, side, seen):
+    net, image = Sizes(), quarters(300, 400)
+    label = Predictor(net, replace(info(), side=trained), "cpu", side=side)(image)
+    assert net.seen == [seen]
+    truth = image.argmax(0) + 1
+    assert label.shape == truth.shape and (label == truth).float().mean() > 0.95  # wrong only along the edges
+    assert (label[:140] == 1).all() and (label[160:, :190] == 2).all() and (label[160:, 210:] == 3).all()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 700), (700, 3), (9, 5)])
+def test_images_of_any_shape_can_be_resized(size):
+    for side in (16, 200):
+        assert Predictor(segmenter(), info(), "cpu", side=side)(picture(*size)).shape == size
+
+
+def test_resized_images_are_tiled_without_shifting_pixels():
+    net, image = Sizes(), quarters(900, 1200)
+    label = Predictor(net, info(), "cpu", side=400, max_pixels=128 * 128)(image)
+    assert len(net.seen) > 4 and max(height * width for height, width in net.seen) <= 128 * 128
+    assert (label[:440] == 1).all() and (label[460:, :590] == 2).all() and (label[460:, 610:] == 3).all()
+    assert Predictor(net, info(), "cpu", side=400, max_pixels=128 * 128).count_tiles(900, 1200) == len(net.seen)
+
+
+def test_shrinking_averages_pixels():
+    """Stripes of red and half as much blue, one pixel wide: without antialiasing whole regions turn blue."""
+    image = torch.zeros(3, 64, 1024, dtype=torch.uint8)
+    image[0, :, ::2], image[2, :, 1::2] = 255, 120
+    assert (Predictor(ByColour(), replace(info(), mean=(0, 0, 0), std=(1, 1, 1)), "cpu", side=60)(image) == 1).all()
+
+
+@pytest.mark.parametrize(("height", "width"), [(5, 7), (40, 33), (13, 90), (64, 128)])
+def test_labels_are_those_of_interpolated_scores(height, width, monkeypatch):
+    monkeypatch.setattr("hamburger.segmentation.predict.BAND", 500)  # many bands
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(3, 11, 16, generator=generator)
+    label = scores.argmax(0)
+    assert torch.equal(resize_labels(scores, 11, 16), label)
+    expected = F.interpolate(scores[None], size=(height, width), mode="bilinear")[0].argmax(0)
+    assert (resize_labels(scores, height, width) == expected).float().mean() > 0.999  # rounding may decide ties
+
+
+def test_a_class_that_wins_nowhere_does_not_compete():
+    scores = torch.stack([torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 3.0]]), torch.tensor([[2.0, 2.0]])])
+    assert resize_labels(scores, 1, 40).unique().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("side", [-1, 15, 8193, 2.5, True])
+def test_sides_that_cannot_work_are_refused(side):
+    with pytest.raises(OptionError, match="side must be"):
+        Predictor(ByColour(), info(), "cpu", side=side)

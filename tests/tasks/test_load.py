@@ -12,7 +12,7 @@ import torch
 import hamburger as hb
 from hamburger.checkpoints.weights_file import Info
 from hamburger.generation.weights import save_generator
-from hamburger.tasks import load as loading
+from hamburger.inference.find_weights import SHIPPED
 from hamburger.tasks import tasks
 
 TINY = {"num_classes": 3, "backbone": "tiny", "output_stride": 4, "head_options": {"width": 16}}
@@ -60,7 +60,7 @@ def test_load_returns_the_generator_of_a_gan_run(tmp_path):
         assert type(loaded) is type(generator) and loaded.info.classes == ("cat", "dog")
 
 
-def test_load_downloads_from_the_hub_and_by_shipped_name(segmenter_file, monkeypatch):
+def test_load_downloads_from_the_hub(segmenter_file, monkeypatch):
     requests = []
 
     def download(repository, file, **options):
@@ -68,14 +68,8 @@ def test_load_downloads_from_the_hub_and_by_shipped_name(segmenter_file, monkeyp
         return str(segmenter_file)
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    monkeypatch.setitem(loading.SHIPPED, "hamnet-voc", "someone/hamnet")
-    assert hb.list_weights() == ["hamnet-voc"]
     assert hb.load("someone/other", revision="v1").info.classes == INFO.classes
-    assert hb.load("hamnet-voc").info.classes == INFO.classes
-    assert requests == [
-        ("someone/other", "model.safetensors", {"revision": "v1"}),
-        ("someone/hamnet", "model.safetensors", {}),
-    ]
+    assert requests == [("someone/other", "model.safetensors", {"revision": "v1"})]
 
 
 def test_load_raises_with_advice(segmenter_file, tmp_path, monkeypatch):
@@ -104,7 +98,7 @@ def test_a_predictor_takes_its_classes_from_the_loaded_network(segmenter_file):
 
 def test_models_and_weights_are_listed():
     assert {"hamnet", "lightham"} <= set(hb.list_models())
-    assert hb.list_weights() == []
+    assert all((SHIPPED / f"{name}.md").is_file() for name in hb.list_weights())  # each with its model card
 
 
 def test_train_takes_a_name_a_file_or_a_recipe_and_overrides(tmp_path):

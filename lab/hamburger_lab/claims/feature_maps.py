@@ -14,13 +14,13 @@ from torch import Tensor
 
 from hamburger.environment import describe_environment
 from hamburger.errors import OptionError
+from hamburger.inference.find_weights import find_weights
 from hamburger.inspect.activations import record_activations
 from hamburger.inspect.solves import code_maps, list_ham_layers
 from hamburger.registry import options_of
 from hamburger.report.html import Markup, colourise, encode_image, heading, paragraph, shrink, tiles
 from hamburger.segmentation import load_weights
 from hamburger.segmentation.data import create_dataset, datasets
-from hamburger.tasks.load import find_weights
 from hamburger.training.image_files import normalise
 from hamburger_lab.ablations.context_statistics import CONTEXT
 

@@ -35,8 +35,8 @@ def eval_solver(
     """Evaluate weights with other solver settings: step counts, or dictionaries drawn for every image."""
     from hamburger.cli.output import progress_bar
     from hamburger.files import check_writable, write_json_lines
+    from hamburger.inference.find_weights import find_weights
     from hamburger.tasks import task_of_weights
-    from hamburger.tasks.load import find_weights
     from hamburger_lab.ablations.solver_evaluation import evaluate_settings
 
     path = find_weights(weights)

@@ -31,6 +31,7 @@ from hamburger_lab.pages import (
 from hamburger_lab.pages.table3_figure import draw_table3
 from hamburger_lab.propositions.report import study_markdown
 from hamburger_lab.rows import Results, csv_text, select_rows
+from hamburger_lab.shipped_weights import write_card
 
 BLOCK = re.compile(r"(<!-- block: ([a-z0-9-]+) -->\n)(.*?)(<!-- end -->)", flags=re.DOTALL)
 TABLE3_SHAPE = (1, 512, 128, 128)
@@ -155,6 +156,10 @@ def generated_files(root: Path) -> dict[Path, str]:
         root / "results" / "claims.json": claim_tables.as_json(claim_tables.judge_all(results)),
         root / "results" / "ablations.csv": ablations_csv(root / "results"),
         root / "docs" / "generated" / "claims.md": claim_tables.full_page(results),
+        **{
+            root / "src/hamburger/checkpoints/weights" / f"{row['name']}.md": write_card(row)
+            for row in results.files.get("shipped_weights", [])
+        },
     }
 
 

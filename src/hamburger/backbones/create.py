@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import warnings
@@ -15,12 +14,11 @@ from torch import Tensor, nn
 from hamburger.backbones.networks import Backbone, ResNet, backbones
 from hamburger.backbones.timm_encoder import PREFIX, TimmBackbone, load_timm_state
 from hamburger.checkpoints.read import COUNTER, Report, read_checkpoint
-from hamburger.checkpoints.weights_file import read_metadata
+from hamburger.checkpoints.weights_file import SCALE, dequantise, read_metadata
 from hamburger.errors import CheckpointError, InputError, OptionError, UnknownNameError
 
 DOWNLOAD = "timm"  # the value of `pretrained` that downloads weights
 MIN_SHARE = 0.5  # of the backbone's entries; a file that fills fewer belongs to another network
-SCALE = ".scale"
 CLASSIFIERS = ("fc.", "classifier.", "head.", "head_fc.", "last_linear.")
 # prefixes of the backbone in files of whole networks, including ours
 PREFIXES = ("", "backbone.", "backbone.net.", "encoder.", "model.")
@@ -86,7 +84,7 @@ def load_backbone_state(
     net: nn.Module = backbone.net if isinstance(backbone, TimmBackbone) else backbone
     wanted = net.state_dict()
     report = Report(source, problems=_compare_versions(backbone, state, architecture))
-    values = match_entries(wanted, dequantise(state), report)
+    values = match_entries(wanted, dequantise_state(state), report)
     share = len(values) / max(len(wanted) - len(report.kept), 1)
     if share < MIN_SHARE:
         raise CheckpointError(
@@ -102,18 +100,13 @@ def load_backbone_state(
     return report
 
 
-def dequantise(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def dequantise_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the state with int8 entries multiplied by their `.scale`, one factor per output channel."""
     values = {}
     for name, value in state.items():
         scale = state.get(name + SCALE)
         if scale is not None and not value.is_floating_point():
-            if scale.shape != value.shape[:1]:
-                raise CheckpointError(
-                    f"pretrained: {name}{SCALE} must have one factor for each of the {math.prod(value.shape[:1])} "
-                    f"output channels of {name} (got shape {tuple(scale.shape)})"
-                )
-            values[name] = value.float() * scale.float().reshape(-1, *[1] * (value.dim() - 1))
+            values[name] = dequantise(name, value, scale)
         elif not (name.endswith(SCALE) and name.removesuffix(SCALE) in state):
             values[name] = value
     return values

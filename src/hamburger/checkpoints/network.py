@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hamburger.checkpoints.weights_file import Info, check_model_options, open_weights, uses_timm
+from hamburger.checkpoints.weights_file import SCALE, Info, check_model_options, dequantise, open_weights, uses_timm
 from hamburger.errors import CheckpointError
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -58,8 +58,10 @@ def load_network(
         with _explain_failure(call, path, limit), torch.random.fork_rng(devices=[]):
             net = create(**options)
         tensors = {}
-        for name in header:
+        for name in planned:
             tensors[name] = file.get_tensor(name)
+            if name + SCALE in header:
+                tensors[name] = dequantise(name, tensors[name], file.get_tensor(name + SCALE))
             if not tensors[name].isfinite().all():
                 raise CheckpointError(
                     f"{call}: {path} has NaN or infinity in the tensor '{name}'; use the weights of another step or run"
@@ -117,6 +119,7 @@ def _is(value: object) -> bool:
 
 def _compare(planned: dict[str, Any], stored: dict[str, tuple[tuple[int, ...], str]]) -> Iterator[str]:
     """Yield the differences of the network's tensors from those of the file."""
+    known = set(planned)
     for name, tensor in planned.items():
         if name not in stored:
             yield f"'{name}' is missing"
@@ -124,7 +127,12 @@ def _compare(planned: dict[str, Any], stored: dict[str, tuple[tuple[int, ...], s
         shape, dtype = stored[name]
         if shape != tuple(tensor.shape):
             yield f"'{name}' has the shape {shape}, the network's {tuple(tensor.shape)}"
-        if dtype not in (FLOATS if tensor.is_floating_point() else (INTEGERS.get(tensor.dtype),)):
+        scale = stored.get(name + SCALE)
+        if scale is not None:  # int8 with a factor per output channel
+            known.add(name + SCALE)
+            if not tensor.is_floating_point() or dtype != "I8" or scale[0] != shape[:1] or scale[1] not in FLOATS:
+                yield f"'{name}{SCALE}' {scale} does not fit '{name}' {shape, dtype} as int8 factors"
+        elif dtype not in (FLOATS if tensor.is_floating_point() else (INTEGERS.get(tensor.dtype),)):
             yield f"'{name}' has the dtype {dtype}, the network's {tensor.dtype}"
-    for name in stored.keys() - planned.keys():
+    for name in stored.keys() - known:
         yield f"'{name[:200]}' is unexpected"

@@ -1,5 +1,7 @@
 """Our weights format: one .safetensors file per network, with its constructor keywords and classes as metadata.
 
+Large weights may be stored as int8 with one float32 factor per output channel under the name `<name>.scale`.
+
 A file may come from anybody. Nothing in it is executed, and its metadata may only hold plain values of bounded size:
 `Info.from_json` and `check_model_options` refuse the rest. `checkpoints/network.py` builds the network.
 """
@@ -15,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from hamburger.errors import CheckpointError
 from hamburger.files import encode_json, parse_json, write_atomically, write_durably
@@ -33,6 +36,7 @@ class Info:
     - `model`: the keywords that build the network, for example those of `create_model`
     - `classes`, `palette`: a name and a colour per class, in the order of the logits
     - `mean`, `std`: normalisation of RGB images in [0, 1]
+    - `side`: the longer side of the images seen in training; None where photos should keep their size
     - `extra`: anything else that JSON can hold
     """
 
@@ -41,6 +45,7 @@ class Info:
     palette: tuple[Colour, ...] = ()
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    side: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self, *, indent: int | None = None) -> str:
@@ -69,6 +74,7 @@ class Info:
                 palette=tuple(_read_colour(colour) for colour in fields["palette"]),
                 mean=_read_rgb("mean", fields["mean"], least=-255.0),
                 std=_read_rgb("std", fields["std"], least=1e-6),
+                side=_read_side(fields.get("side")),  # older files have none
                 extra=fields["extra"],
             )
             if info.palette and len(info.palette) != len(info.classes):
@@ -101,10 +107,17 @@ def _read_rgb(name: str, values: Any, *, least: float) -> tuple[float, float, fl
     return float(red), float(green), float(blue)
 
 
+def _read_side(side: Any) -> int | None:
+    if side is not None and not (type(side) is int and MIN_SIDE <= side <= MAX_SIDE):
+        raise ValueError(f"side must be a whole number from {MIN_SIDE} to {MAX_SIDE} (got {side!r:.40})")
+    return side
+
+
 # -- what metadata may hold --------------------------------------------------------------------------------------------
 
 MAX_METADATA = 2**22  # characters
 MAX_TEXT = 1000  # characters of a text
+MIN_SIDE, MAX_SIDE = 16, 8192  # pixels of an image that is resized before a prediction
 MAX_DEPTH = 6
 MAX_ENTRIES = 2000  # of all lists and objects together
 LARGEST = 2**16  # of a number in `Info.model`, except for these:
@@ -196,10 +209,13 @@ def uses_timm(model: Mapping[str, Any]) -> bool:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def write_weights(path: str | os.PathLike[str], net: nn.Module, info: Info, *, durable: bool = True) -> None:
+def write_weights(
+    path: str | os.PathLike[str], net: nn.Module, info: Info, *, durable: bool = True, int8: bool = False
+) -> None:
     """Write the network and `info` to a file atomically, and flush it to disk.
 
-    With durable=False the flush is skipped, so a power failure may lose the file.
+    With durable=False the flush is skipped, so a power failure may lose the file. `int8` makes the file about four
+    times smaller: see `quantise`.
     """
     from safetensors.torch import save
 
@@ -208,8 +224,32 @@ def write_weights(path: str | os.PathLike[str], net: nn.Module, info: Info, *, d
     except ValueError as error:
         raise CheckpointError(f"save_weights: a weights file cannot describe this network: {error}") from None
     tensors = {name: value.detach().cpu().contiguous() for name, value in net.state_dict().items()}
+    if int8:
+        for name in [name for name, value in net.named_parameters() if value.dim() > 1 and value.numel() >= MIN_INT8]:
+            tensors[name], tensors[name + SCALE] = quantise(tensors[name])
     write = write_durably if durable else write_atomically
     write(Path(path), save(tensors, metadata={KEY: info.as_json()}))
+
+
+SCALE = ".scale"  # ending of the name of the factors of an int8 tensor
+MIN_INT8 = 1024  # parameters with fewer numbers stay float; so do norms, biases and all buffers, such as dictionaries
+
+
+def quantise(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return int8 values and a float32 factor per output channel: symmetric, rounded to the nearest.   o ...  ->  o"""
+    flat = weight.float().flatten(1)
+    scale = (flat.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
+    return (flat / scale[:, None]).round().to(torch.int8).view_as(weight), scale
+
+
+def dequantise(name: str, values: Tensor, scale: Tensor) -> Tensor:
+    """Return int8 `values` times their factors; raise CheckpointError unless there is one per output channel."""
+    if scale.shape != values.shape[:1] or not scale.is_floating_point():
+        raise CheckpointError(
+            f"weights: {name}{SCALE} must have one factor for each of the {values.shape[0] if values.dim() else 0} "
+            f"output channels of {name} (got {scale.dtype}, shape {tuple(scale.shape)})"
+        )
+    return values.float() * scale.float().reshape(-1, *[1] * (values.dim() - 1))
 
 
 @contextmanager

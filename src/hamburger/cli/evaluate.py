@@ -30,9 +30,9 @@ def evaluate(
 
     from hamburger.cli.output import parse_options, progress_bar
     from hamburger.files import check_writable, write_json_lines
+    from hamburger.inference.find_weights import find_weights
     from hamburger.tasks import task_of_weights
     from hamburger.tasks.evaluate import evaluate_weights
-    from hamburger.tasks.load import find_weights
     from hamburger.training.supervised import EvaluationProtocol
 
     protocol = EvaluationProtocol(parse_floats(scales, "eval"), flip, window)

@@ -29,8 +29,8 @@ def export(
 
     from hamburger.errors import OptionError
     from hamburger.inference.export import export as write
+    from hamburger.inference.find_weights import find_weights
     from hamburger.tasks import task_of_weights
-    from hamburger.tasks.load import find_weights
 
     sides = parse_ints(size, "export", "the sides of --size") if size is not None else ()
     if len(sides) > 2:

@@ -34,6 +34,7 @@ names: dict[str, Callable[[], list[str]]] = {
     "backbones": partial(_registered, "backbones", "backbones", "timm:<name>"),
     "heads": partial(_registered, "segmentation.model", "models"),
     "datasets": partial(_registered, "segmentation.data", "datasets"),
+    "weights": partial(_registered, "inference.find_weights", "list_weights"),
     "recipes": _training_recipes,
     "detection-sets": partial(_registered, "detection.data", "detection_sets"),
     "stereo-sets": partial(_registered, "stereo.data", "stereo_sets"),

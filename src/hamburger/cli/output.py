@@ -13,7 +13,10 @@ import typer
 from hamburger.errors import OptionError
 from hamburger.files import parse_json
 
-WeightsPath = Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")]
+WeightsPath = Annotated[
+    Path,
+    typer.Argument(metavar="WEIGHTS", help="a run folder, a .safetensors file, or a name of `ham list weights`"),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 Flip = Annotated[bool, typer.Option("--flip", help="average with the mirrored image")]
 Window = Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")]
@@ -50,6 +53,13 @@ def parse_floats(text: str, call: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise OptionError(f"{call}: scales must be comma-separated numbers such as 0.5,1,1.5 (got {text!r})") from None
+
+
+def parse_side(text: str) -> int:
+    """Parse the longer side of a resized image; `none` is 0, the image's own size."""
+    if text != "none" and not text.isdecimal():
+        raise OptionError(f"predict: --side takes a number of pixels, or none to keep the image's size (got {text!r})")
+    return 0 if text == "none" else int(text)
 
 
 def parse_options(texts: Sequence[str] | None) -> dict[str, Any]:

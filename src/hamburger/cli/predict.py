@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hamburger.cli.output import Device, Flip, WeightsPath, Window, parse_floats, progress_bar
+from hamburger.cli.output import Device, Flip, WeightsPath, Window, parse_floats, parse_side, progress_bar
 
 
 def predict(
@@ -27,6 +27,10 @@ def predict(
     max_pixels: Annotated[
         int | None, typer.Option(help="split larger images into tiles to limit memory; default: 1048576")
     ] = None,
+    side: Annotated[
+        str | None,
+        typer.Option(help="resize images to this longer side; 0 or none keeps their size; default: as in training"),
+    ] = None,
     score: Annotated[float | None, typer.Option(help="detection: minimum score of an object; default: 0.5")] = None,
     overlay: Annotated[
         bool | None,
@@ -41,11 +45,11 @@ def predict(
 
     from hamburger.errors import DataError, OptionError
     from hamburger.inference import predict_files
+    from hamburger.inference.find_weights import find_weights
     from hamburger.registry import options_of
     from hamburger.segmentation.data.base import read_ids
     from hamburger.stereo.predict import find_pairs
     from hamburger.tasks import task_of_weights
-    from hamburger.tasks.load import find_weights
     from hamburger.tensors import pick_device
     from hamburger.training.datasets import join_names
 
@@ -56,7 +60,7 @@ def predict(
     if predictor is None:
         raise OptionError(f"predict: the task '{task.name}' of {path} does not predict on image files; use `ham eval`")
     options: dict[str, Any] = {"flip": flip or None, "window": window, "max_pixels": max_pixels, "score": score}
-    options["overlay"] = overlay
+    options |= {"overlay": overlay, "side": None if side is None else parse_side(side)}
     options["scales"] = None if scales is None else parse_floats(scales, "predict")
     given = {name: value for name, value in options.items() if value is not None}
     for name in given.keys() - options_of(predictor):

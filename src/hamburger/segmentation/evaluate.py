@@ -53,7 +53,7 @@ def predict_scores(net: nn.Module, x: Tensor, protocol: EvaluationProtocol = SIN
 
 def predict_labels(net: nn.Module, x: Tensor, protocol: EvaluationProtocol = SINGLE_SCALE) -> Tensor:
     """Return the most probable class of each pixel.   b 3 h w   ->   b h w, int64"""
-    return predict_scores(net, x, protocol).argmax(1)
+    return predict_scores(net, x, protocol).max(1).indices  # on a CPU 5 to 20 times faster than argmax
 
 
 def _average_windows(net: nn.Module, x: Tensor, protocol: EvaluationProtocol) -> Tensor:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hamburger.checkpoints.weights_file import MAX_SIDE, MIN_SIDE
 from hamburger.errors import InputError, check_count
+from hamburger.inference.find_weights import find_weights
 from hamburger.inference.predict_files import FilePrediction, FilePredictor, check_prediction, read_image
 from hamburger.segmentation.evaluate import predict_scores
+from hamburger.segmentation.model import load_weights
 from hamburger.tensors import pick_device
 from hamburger.training.datasets import IGNORE, Sample
 from hamburger.training.image_files import Colour, encode_label_png, full_palette, normalise
@@ -34,18 +39,19 @@ MAX_PIXELS = 1024 * 1024
 class Predictor:
     """Label every pixel of an image.   3 h w uint8   ->   h w uint8, the class of each pixel
 
-    >>> predictor = hb.Predictor(hb.load("runs/voc"))
+    >>> predictor = hb.Predictor("hamnet-lite0-voc")        # or a run folder, a file, a network
     >>> labels = predictor(image)
 
-    `info` is by default that of the network, as `load` sets it. Class probabilities are averaged over `scales`, over
-    the mirrored image with `flip`, and over the positions of a sliding square `window` if given. An image of more than
-    `max_pixels` at the largest scale is split into overlapping tiles that the network sees one by one, so context does
-    not reach beyond a tile.
+    `info` is by default that of the network, as `load` sets it. The image is resized so that its longer side has `side`
+    pixels, by default what the weights were trained on (`info.side`), and the labels are resized back; with side=0 it
+    keeps its size. Class probabilities are averaged over `scales`, over the mirrored image with `flip`, and over the
+    positions of a sliding square `window` if given. A resized image of more than `max_pixels` at the largest scale is
+    split into overlapping tiles that the network sees one by one, so context does not reach beyond a tile.
     """
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | str | os.PathLike[str],
         info: Info | None = None,
         device: str | torch.device = "auto",
         *,
@@ -53,21 +59,33 @@ class Predictor:
         flip: bool = False,
         window: int | None = None,
         max_pixels: int = MAX_PIXELS,
+        side: int | None = None,
     ) -> None:
         check_count("Predictor", "max_pixels", max_pixels, least=64 * 64)
+        if side:
+            check_count("Predictor", "side", side, least=MIN_SIDE, most=MAX_SIDE)
+        if not isinstance(net, nn.Module):
+            net = load_weights(find_weights(net))[0]
         info = getattr(net, "info", None) if info is None else info
         if info is None:
             raise InputError("Predictor: this network has no info; pass the Info with its classes, mean and std")
         if len(info.classes) > 255:
             raise InputError(f"Predictor: a label PNG holds at most 255 classes (got weights with {len(info.classes)})")
-        self.info, self.max_pixels = info, max_pixels
+        self.info, self.max_pixels, self.side = info, max_pixels, info.side if side is None else side
         self.protocol = EvaluationProtocol(tuple(scales), flip, window)
         self.device = device if isinstance(device, torch.device) else pick_device(device)
         self.net = net.to(self.device).eval()
 
     def count_tiles(self, height: int, width: int) -> int:
         """Return how many tiles an image of this size is split into."""
-        return sum(1 for _ in self._split(height, width))
+        return sum(1 for _ in self._split(*self.input_size(height, width)))
+
+    def input_size(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width to which an image of this size is resized for the network."""
+        if not self.side:
+            return height, width
+        longer = max(height, width)
+        return max(1, round(height * self.side / longer)), max(1, round(width * self.side / longer))
 
     @torch.inference_mode()
     def __call__(self, image: Tensor) -> Tensor:
@@ -77,20 +95,49 @@ class Predictor:
                 f"read files with hamburger.inference.read_image"
             )
         _, height, width = image.shape
+        h, w = self.input_size(height, width)
+        if (h, w) != (height, width):
+            image = F.interpolate(image[None], size=(h, w), mode="bilinear", antialias=True)[0]
         label = torch.empty(height, width, dtype=torch.uint8)
-        for rows, columns in self._split(height, width):
+        for rows, columns in self._split(h, w):
             tile = image[:, rows.begin : rows.end, columns.begin : columns.end]
             x = normalise(tile.to(self.device), self.info.mean, self.info.std)[None]
             scores = check_prediction("logits", predict_scores(self.net, x, self.protocol)[0])
-            tile_label = scores.argmax(0).to("cpu", torch.uint8)
-            tile_label = tile_label[rows.first - rows.begin :, columns.first - columns.begin :]
-            target = label[rows.first : rows.last, columns.first : columns.last]
-            target.copy_(tile_label[: target.shape[0], : target.shape[1]])
+            kept = (slice(span.first - span.begin, span.last - span.begin) for span in (rows, columns))
+            target = label[
+                rows.first * height // h : rows.last * height // h,
+                columns.first * width // w : columns.last * width // w,
+            ]
+            target.copy_(resize_labels(scores[(slice(None), *kept)], *target.shape))
         return label
 
     def _split(self, height: int, width: int) -> Iterator[tuple[TileSpan, TileSpan]]:
         largest = max(1.0, *self.protocol.scales)
         return split_image(height, width, max(64 * 64, int(self.max_pixels / largest**2)))
+
+
+BAND = 2**23  # scores that are resized at once, to bound memory
+
+
+def resize_labels(scores: Tensor, height: int, width: int) -> Tensor:
+    """Return the class of each pixel from scores that are resized first, for smooth edges.   k h w -> height width
+
+    Only classes that are the largest somewhere compete: of a photo's few classes even 24 megapixels take a second.
+    """
+    label = scores.max(0).indices  # on a CPU much faster than argmax
+    if label.shape == (height, width):
+        return label
+    present = label.unique()
+    h, scores = scores.shape[1], scores[present].float()
+    label = label.new_empty(height, width)
+    for band in torch.arange(height, device=label.device).split(max(1, BAND // max(1, len(present) * width))):
+        position = ((band + 0.5) * (h / height) - 0.5).clamp(0, h - 1)
+        low = position.long()
+        rows = torch.lerp(scores[:, low], scores[:, (low + 1).clamp_max(h - 1)], (position - low)[:, None])
+        if rows.numel() and width:
+            rows = F.interpolate(rows[None], size=(len(band), width), mode="bilinear")[0]
+            label[band] = present[rows.max(0).indices]
+    return label
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -112,9 +159,12 @@ class SegmentationPredictor(FilePredictor):
         flip: bool = False,
         window: int | None = None,
         max_pixels: int = MAX_PIXELS,
+        side: int | None = None,
         overlay: bool = True,
     ) -> None:
-        self.predictor = Predictor(net, info, device, scales=scales, flip=flip, window=window, max_pixels=max_pixels)
+        self.predictor = Predictor(
+            net, info, device, scales=scales, flip=flip, window=window, max_pixels=max_pixels, side=side
+        )
         super().__init__(net, info, self.predictor.device)
         self.overlay = overlay
         self.files = {"label": lambda name: Path(f"{name}.png")}
@@ -137,7 +187,7 @@ class SegmentationPredictor(FilePredictor):
         return FilePrediction(row if self.overlay else {"overlay": None, **row}, (f"{width} x {height}", words), files)
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "protocol": str(self.predictor.protocol)}
+        return {**super().settings(), "protocol": str(self.predictor.protocol), "side": self.predictor.side or None}
 
     def notes(self, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         tiled = sum(row["tiles"] > 1 for row in rows)
@@ -148,9 +198,10 @@ class SegmentationPredictor(FilePredictor):
 # -- drawing -----------------------------------------------------------------------------------------------------------
 
 
-OPACITY = 0.55
+OPACITY = 0.55  # of every class but 0
+TRANSPARENT = (255, 255, 255)  # class 0 in the legend
 SMALLEST, LARGEST = 256, 8192  # the longer side of an overlay
-LINE = 22  # height of a legend line in pixels
+LINE, LINES = 22, 40  # smallest height of a legend line in pixels; larger images have this many on their longer side
 
 
 def measure_class_shares(label: Tensor, classes: Sequence[str]) -> dict[str, float]:
@@ -162,7 +213,8 @@ def measure_class_shares(label: Tensor, classes: Sequence[str]) -> dict[str, flo
 def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], palette: Sequence[Colour]) -> bytes:
     """Return a JPEG of the image under its labels, with a legend of the classes.   3 h w and h w, both uint8
 
-    Small images are enlarged by a whole factor and very large ones reduced, for viewing.
+    Class 0, the background in most data sets, is transparent. The legend grows with the image. Small images are
+    enlarged by a whole factor and very large ones reduced, for viewing.
     """
     from PIL import Image, ImageOps
 
@@ -171,7 +223,9 @@ def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], pale
     picture.thumbnail((LARGEST, LARGEST), Image.Resampling.BILINEAR)
     shares = sorted(measure_class_shares(label, classes).items(), key=lambda item: -item[1])
     words = {name: f"{name}  {share:.1%}" if share >= 0.001 else f"{name}  <0.1%" for name, share in shares}
-    legend = _draw_legend([(palette[classes.index(name)], text) for name, text in words.items()], picture.width)
+    colours = [TRANSPARENT, *palette[1:]]
+    entries = [(colours[classes.index(name)], text) for name, text in words.items()]
+    legend = _draw_legend(entries, picture.width, line=max(LINE, max(picture.size) // LINES))
     sheet = Image.new("RGB", (max(picture.width, legend.width), picture.height + legend.height), "white")
     sheet.paste(picture, (0, 0))
     sheet.paste(legend, (0, picture.height))
@@ -182,25 +236,28 @@ def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], pale
 
 def _blend(image: Tensor, label: Tensor, palette: Sequence[Colour]) -> Tensor:
     """Blend image and label colours in bands of rows, to save memory.   3 h w and h w   ->   h w 3, uint8"""
-    colours = torch.tensor(palette, dtype=torch.float32)
-    bands = zip(image.movedim(0, -1).split(256), label.split(256), strict=True)
-    return torch.cat([((1 - OPACITY) * i + OPACITY * colours[j.long()]).round().to(torch.uint8) for i, j in bands])
+    colours, opacity = torch.tensor(palette, dtype=torch.float32), torch.full((len(palette), 1), OPACITY)
+    opacity[0] = 0
+    bands = zip(image.movedim(0, -1).split(256), label.long().split(256), strict=True)
+    return torch.cat([torch.lerp(i.float(), colours[j], opacity[j]).round().to(torch.uint8) for i, j in bands])
 
 
-def _draw_legend(entries: Sequence[tuple[Colour, str]], width: int) -> Image.Image:
+def _draw_legend(entries: Sequence[tuple[Colour, str]], width: int, *, line: int) -> Image.Image:
     """Draw coloured squares with text, in as many columns as fit the width, at least one."""
     from PIL import Image, ImageDraw, ImageFont
 
-    font = ImageFont.load_default(size=14)
-    column = 2 * LINE + round(max(font.getlength(words) for _, words in entries))
+    font = ImageFont.load_default(size=line * 14 // LINE)
+    gap = line // 10
+    column = 2 * line + round(max(font.getlength(words) for _, words in entries))
     columns = max(1, width // column)
     lines = -(-len(entries) // columns)
-    legend = Image.new("RGB", (max(width, column), LINE * lines + LINE // 2), "white")
+    legend = Image.new("RGB", (max(width, column), line * lines + line // 2), "white")
     draw = ImageDraw.Draw(legend)
     for i, (colour, words) in enumerate(entries):
-        left, top = column * (i % columns) + LINE // 4, LINE * (i // columns) + LINE // 4
-        draw.rectangle((left, top + 2, left + LINE - 6, top + LINE - 4), fill=colour, outline="black")
-        draw.text((left + LINE, top + 2), words, fill="black", font=font)
+        left, top = column * (i % columns) + line // 4, line * (i // columns) + line // 4
+        square = (left, top + gap, left + line - 3 * gap, top + line - 2 * gap)
+        draw.rectangle(square, fill=colour, outline="black", width=max(1, gap // 2))
+        draw.text((left + line, top + gap), words, fill="black", font=font)
     return legend
 
 
@@ -264,7 +321,7 @@ class SegmentationVisualizer(Visualizer):
         return normalise(self.image(index).to(device), info.mean, info.std)[None]
 
     def answer(self, net: nn.Module, info: Info, device: torch.device, index: int) -> Tensor:
-        return Predictor(net, info, device)(self.image(index))
+        return Predictor(net, info, device, side=0)(self.image(index))
 
     def judge(self, index: int, answer: Tensor) -> float:
         return measure_accuracy(answer, self.sample(index).label)

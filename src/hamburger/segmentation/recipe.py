@@ -5,9 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hamburger.checkpoints.weights_file import MAX_SIDE, MIN_SIDE
 from hamburger.errors import OptionError, check_count, check_positive
 from hamburger.registry import Registry
-from hamburger.training.recipe import DataOptions, Optim, SupervisedTraining, check_supervised, check_views
+from hamburger.training.recipe import (
+    ADDED_LATER,
+    DataOptions,
+    Optim,
+    SupervisedTraining,
+    check_supervised,
+    check_views,
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,10 @@ class SegmentationData(DataOptions):
     name: str = "patchwork"
     crop: int = 513
     scales: tuple[float, float] = (0.5, 2.0)
+    # strength of random changes of brightness, contrast and saturation
+    photometric: float = field(default=0.0, metadata={ADDED_LATER: True})
+    # the longer side of the images, to which predictions resize photos; None: photos keep their size
+    side: int | None = field(default=None, metadata={ADDED_LATER: True})
 
 
 @dataclass(frozen=True)
@@ -169,6 +181,36 @@ def voc_352() -> SegmentationRecipe:
     )
 
 
+@segmentation_recipes.register("hamnet-lite0-voc")
+def hamnet_lite0_voc() -> SegmentationRecipe:
+    """The network that ships with hamburger: EfficientNet-Lite0 and an online NMF ham on the data of `voc-352`.
+
+    1.6 million samples with colour changes. Pass weights of timm's tf_efficientnet_lite0 with `--set
+    model.pretrained=FILE`; `python -m hamburger_lab.shipped_weights` converts other names. Device: GPU.
+    """
+    base = voc_352()
+    return replace(
+        base,
+        name="hamnet-lite0-voc",
+        model=SegmentationModel(backbone="timm:tf_efficientnet_lite0", context_options={"init": "online"}),
+        data=replace(base.data, photometric=0.3, side=352),
+        optim=Optim(lr=0.03, warmup=1_000),
+        batch=64,
+        steps=25_000,
+        bn_momentum=0.01,
+        eval_every=5_000,
+        checkpoint_every=1_000,
+    )
+
+
+@segmentation_recipes.register("hamnet-r50-voc")
+def hamnet_r50_voc() -> SegmentationRecipe:
+    """As `hamnet-lite0-voc` with a ResNet-50 v1 and half the batch: more accurate, five times the size. Device: GPU."""
+    base = hamnet_lite0_voc()
+    model = replace(base.model, backbone="resnet50", backbone_options=dict(PLAIN))
+    return replace(base, name="hamnet-r50-voc", model=model, optim=replace(base.optim, lr=0.015), batch=32)
+
+
 @segmentation_recipes.register("camvid-short")
 def camvid_short() -> SegmentationRecipe:
     """CamVid in minutes on one GPU; pass ResNet-50 weights with `--set model.pretrained=FILE`.
@@ -229,3 +271,6 @@ def check_segmentation_recipe(recipe: SegmentationRecipe, *, processes: int = 1)
             f"({recipe.model.pretrained}); --set one of them to none"
         )
     check_views(call, recipe.data)
+    check_positive(call, "data.photometric", recipe.data.photometric, zero=True, most=0.9)
+    if recipe.data.side is not None:
+        check_count(call, "data.side", recipe.data.side, least=MIN_SIDE, most=MAX_SIDE)

@@ -85,7 +85,7 @@ class SegmentationTask(Task[SegmentationRecipe]):
     def batches(
         self, recipe: SegmentationRecipe, data: SegmentationSplits, device: torch.device
     ) -> SegmentationBatches:
-        views = {name: getattr(recipe.data, name) for name in ("crop", "scales", "flip")}
+        views = {name: getattr(recipe.data, name) for name in ("crop", "scales", "flip", "photometric")}
         return SegmentationBatches(data.train, **views, **batch_options(recipe, device))
 
     def losses(self, model: nn.Module, micro_batch: SegmentationBatch, recipe: SegmentationRecipe) -> dict[str, Tensor]:
@@ -99,7 +99,12 @@ class SegmentationTask(Task[SegmentationRecipe]):
         return [{name: share[i] for name, share in shares.items()} for i in range(len(micro_batches))]
 
     def info(self, recipe: SegmentationRecipe, data: SegmentationSplits) -> Info:
-        return Info(classes=data.train.classes, palette=data.train.palette, extra=describe_data(recipe))
+        return Info(
+            classes=data.train.classes,
+            palette=data.train.palette,
+            side=recipe.data.side,
+            extra=describe_data(recipe),
+        )
 
     def about(self, recipe: SegmentationRecipe) -> dict[str, Any]:
         model = recipe.model

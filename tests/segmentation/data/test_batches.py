@@ -42,6 +42,12 @@ def test_shapes_and_ids():
     assert set(part.labels.unique().tolist()) <= {*range(10), 255}
 
 
+def test_colour_changes_alter_images_only():
+    (plain,), (changed,) = batches().at(0), batches(photometric=0.3).at(0)
+    assert torch.equal(plain.labels, changed.labels) and not torch.equal(plain.images, changed.images)
+    assert same([plain], batches(photometric=0.0).at(0))
+
+
 @pytest.mark.parametrize(("world", "accumulate"), [(2, 1), (4, 1), (1, 2), (2, 2)])
 def test_processes_and_micro_batches_form_the_global_batch(world, accumulate):
     whole = joined(batches(batch=8).at(5))

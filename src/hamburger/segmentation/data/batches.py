@@ -29,7 +29,10 @@ class SegmentationBatch(NamedTuple):
 
 
 class SegmentationBatches(PackedImageLoader[SegmentationSet, SegmentationBatch]):
-    """Crops of `crop` x `crop` pixels of images scaled by a factor from `scales`; `options` go to `BatchLoader`."""
+    """Crops of `crop` x `crop` pixels of images scaled by a factor from `scales`; `options` go to `BatchLoader`.
+
+    `photometric`: strength of random changes of brightness, contrast and saturation.
+    """
 
     def __init__(
         self,
@@ -38,10 +41,12 @@ class SegmentationBatches(PackedImageLoader[SegmentationSet, SegmentationBatch])
         crop: int,
         scales: Sequence[float] = (0.5, 2.0),
         flip: bool = True,
+        photometric: float = 0.0,
         **options: Any,
     ) -> None:
-        check_augmentation("Batches", crop, scales, flip, 0.0)
-        self.crop, self.scales, self.flip = crop, (float(scales[0]), float(scales[1])), flip
+        check_augmentation("Batches", crop, scales, flip, photometric)
+        self.crop = crop
+        self.views: dict[str, Any] = {"crop": crop, "scales": scales, "flip": flip, "photometric": photometric}
         super().__init__(dataset, **options)
 
     def read(self, index: int) -> PackedSample:
@@ -50,9 +55,6 @@ class SegmentationBatches(PackedImageLoader[SegmentationSet, SegmentationBatch])
     def cut(
         self, packed: PackedImages, indices: Sequence[int], draws: Sequence[KeyedRng], ids: list[str]
     ) -> SegmentationBatch:
-        views = [
-            draw_view(each, packed.sizes[i], crop=self.crop, scales=self.scales, flip=self.flip)
-            for i, each in zip(indices, draws, strict=True)
-        ]
+        views = [draw_view(each, packed.sizes[i], **self.views) for i, each in zip(indices, draws, strict=True)]
         images, labels = render(packed, indices, views, crop=self.crop)
         return SegmentationBatch(images, labels, ids)
