@@ -13,7 +13,7 @@ PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist workste
 INTERPRETED = TRITON_INTERPRET=1 $(PYTEST) # a session of its own: Triton reads the variable when it is imported
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock lint test test-kernels test-all soak fuzz check demo bench docs clean
+.PHONY: help setup lock lint test test-kernels test-all soak fuzz check demo bench pages docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,8 +68,12 @@ demo: setup ## train HamNet with NMF, CD, self-attention and no context on gener
 bench: setup ## time the hams against attention on this machine
 	$(BIN)/ham bench core
 
-docs: setup ## regenerate the documents that show results
+pages: setup ## regenerate the documents that show results
 	$(BIN)/python -m hamburger_lab.pages.documents
+
+docs: setup ## build the documentation site into build/site; a broken link fails
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove .venv, runs and caches
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache

@@ -38,7 +38,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_generated_blocks_match_the_committed_results(page):
-    assert render(page.read_text(), ROOT / "results") == page.read_text(), "run `make docs`"
+    assert render(page.read_text(), ROOT / "results") == page.read_text(), "run `make pages`"
 
 
 def test_changed_block_is_regenerated():
@@ -58,7 +58,7 @@ def test_links_point_to_existing_files(page):
 
 def test_generated_files_match_the_committed_results():
     for path, text in generated_files(ROOT).items():
-        assert path.read_text() == text, f"run `make docs`: {path.name}"
+        assert path.read_text() == text, f"run `make pages`: {path.name}"
 
 
 def test_every_result_file_has_its_command_in_the_readme():

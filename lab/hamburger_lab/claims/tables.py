@@ -168,7 +168,7 @@ def full_page(results: Results) -> str:
     header, *lines = VERDICT_TABLE
     chance = f"{len(CLAIMS)} claims at 95 % mean that {round(0.05 * len(CLAIMS))} or so may be wrong by chance."
     parts = [
-        "<!-- Written by `make docs` from results/. Do not edit. -->",
+        "<!-- Written by `make pages` from results/. Do not edit. -->",
         "# All claims, with their rows and rules",
         "The [summary](../claims.md) says how to read this page. [`results/claims.json`](../../results/claims.json) "
         "has the same verdicts for programs; `ham claims --html FILE` draws them as figures.",

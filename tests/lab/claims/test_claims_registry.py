@@ -92,7 +92,7 @@ def test_cells_of_the_papers_tables_exist():
 
 
 def test_committed_verdicts_match_the_committed_rows(committed):
-    assert as_json(judge_all(committed)) == (ROOT / "results" / "claims.json").read_text(), "run `make docs`"
+    assert as_json(judge_all(committed)) == (ROOT / "results" / "claims.json").read_text(), "run `make pages`"
     rows = json.loads((ROOT / "results" / "claims.json").read_text())
     for row in rows:
         assert not FIELDS - set(row)
