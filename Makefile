@@ -72,7 +72,7 @@ pages: setup ## regenerate the documents that show results
 	$(BIN)/python -m hamburger_lab.pages.documents
 
 docs: setup ## build the documentation site into build/site; a broken link fails
-	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	$(BIN)/python -m pip install --quiet -r requirements/docs.txt
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove .venv, runs and caches

@@ -39,7 +39,7 @@ def test_page_begins_with_what_it_is_for(page):
 def test_site_builds(tmp_path):
     for package in ("material", "mkdocstrings"):
         if importlib.util.find_spec(package) is None:
-            pytest.skip("mkdocs is not installed; pip install '.[docs]'")
+            pytest.skip("mkdocs is not installed; pip install -r requirements/docs.txt")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
