@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from hamburger.checkpoints.weights_file import check_model_options
 from hamburger.errors import (
     OptionError,
     check_choice,
@@ -147,6 +148,12 @@ def check_supervised(recipe: SupervisedTraining, *, processes: int) -> str:
     check_count(call, "data.workers", recipe.data.workers, least=0)
     check_flag(call, "data.flip", recipe.data.flip)
     check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
+    # a recipe may come from anybody, and timm opens any file or address that its options name
+    model = {**dataclasses.asdict(recipe.model), "task": getattr(recipe, "task", None), "pretrained": None}
+    try:
+        check_model_options(model)
+    except ValueError as error:
+        raise OptionError(f"{call}: model: {error}") from None
     return call
 
 
