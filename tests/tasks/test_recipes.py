@@ -43,6 +43,16 @@ def test_a_recipe_names_no_source_of_weights_that_timm_would_open(recipe, settin
         task_of(recipe).check(recipe)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("root", "/etc"), ("split", "x"), ("length", 2**31 - 1), ("width", 10**6)],
+)
+def test_options_of_the_data_set_in_a_recipe_are_bounded(option, value):
+    recipe = override(find_training("planes-tiny"), {f"data.options.{option}": value})
+    with pytest.raises(OptionError, match=f"recipe 'planes-tiny': .*{option}"):
+        task_of(recipe).check(recipe)
+
+
 def test_recipes_match_the_paper():
     ablation, voc, more, context = (
         segmentation_recipes.create(n) for n in ("voc-ablation", "voc", "voc-trainval", "context")

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from hamburger.errors import DataError, HamburgerError, InputError, NotFiniteError, OptionError
 from hamburger.files import encode_json, write_atomically
+from hamburger.tensors import list_tensors
 from hamburger.training import image_files
 
 if TYPE_CHECKING:
@@ -155,6 +156,22 @@ def check_prediction(what: str, values: Tensor) -> Tensor:
             f"predict: {broken} of {values.numel()} {what} are NaN or infinite; the weights are unusable for this image"
         )
     return values
+
+
+@contextmanager
+def check_outputs(what: str, modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Inside the block, `check_prediction` is called on everything that the modules return."""
+
+    def check(module: nn.Module, args: Any, output: Any) -> None:
+        for values in list_tensors(output):
+            check_prediction(what, values)
+
+    handles = [module.register_forward_hook(check) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def output_names(images: Sequence[InputImage], predictor: FilePredictor) -> list[str]:
