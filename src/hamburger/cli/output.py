@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hamburger.errors import OptionError
+from hamburger.errors import OptionError, printable
 from hamburger.files import parse_json
 
 WeightsPath = Annotated[Path, typer.Argument(metavar="RUN_OR_WEIGHTS", help="a run folder or a .safetensors file")]
@@ -97,7 +97,7 @@ def grid_progress(runs: int) -> Iterator[Callable[[int, dict[str, int]], object]
 
 
 def print_note(text: str) -> None:
-    typer.echo(f"note: {text}", err=True)
+    typer.echo(f"note: {printable(text)}", err=True)
 
 
 @contextmanager
