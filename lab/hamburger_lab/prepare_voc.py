@@ -141,6 +141,7 @@ def write_server_results(predicted: Path, out: Path) -> list[Path]:
 
 
 HEADER = 128
+MAX_HEADER = 256  # bytes of a name or of dimensions, and fields of a struct
 ORDERS = {b"IM": "<", b"MI": ">"}  # how the machine that wrote the file stores the 16 bits 'MI'
 INT32, ARRAY, COMPRESSED = 5, 14, 15  # types of elements
 NUMBERS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", INT32: "i4", 6: "u4", 7: "f4", 9: "f8"}
@@ -168,7 +169,7 @@ class Element(NamedTuple):
 
 def _split_elements(data: memoryview, order: str, *, inflate: bool = False) -> Iterator[Element]:
     """Yield the elements of a block; with `inflate`, compressed ones as what they contain."""
-    place = 0
+    place, left = 0, MAX_FILE_BYTES  # of all compressed elements together
     while place < len(data):
         tag, length = np.frombuffer(data[place : place + 8], f"{order}u4").tolist()
         start, type = place + 8, tag
@@ -180,9 +181,10 @@ def _split_elements(data: memoryview, order: str, *, inflate: bool = False) -> I
         place = place + 8 if start == place + 4 else start + length + (-length % 8 if type != COMPRESSED else 0)
         if type == COMPRESSED and inflate:
             inflater = zlib.decompressobj()
-            block = memoryview(inflater.decompress(block, MAX_FILE_BYTES))
-            if inflater.unconsumed_tail:
-                raise ValueError(f"an element is larger than {MAX_FILE_BYTES:,} bytes")
+            block = memoryview(inflater.decompress(block, left))
+            left -= len(block)
+            if inflater.unconsumed_tail or left <= 0:  # 0 would mean no limit
+                raise ValueError(f"its elements are larger than {MAX_FILE_BYTES:,} bytes")
             yield from _split_elements(block, order)
         else:
             yield Element(type, block)
@@ -194,7 +196,9 @@ def _find_label(content: bytes) -> npt.NDArray[Any]:
         kind, _, name, parts = _open_array(variable, order)
         if kind == STRUCT and name == VARIABLE:
             (_, size), (_, names) = islice(parts, 2)
-            width = max(1, int(np.frombuffer(size, f"{order}i4")[0]))
+            width = int(np.frombuffer(size, f"{order}i4")[0])
+            if not 1 <= width <= MAX_HEADER or len(names) > MAX_HEADER * width:
+                raise ValueError("the header of a struct is damaged")
             fields = [bytes(names[i : i + width]).split(b"\0")[0].decode() for i in range(0, len(names), width)]
             label = dict(zip(fields, parts, strict=False))[FIELD]
             _, (h, w), _, values = _open_array(label, order)
@@ -209,7 +213,9 @@ def _open_array(array: Element, order: str) -> tuple[int, list[int], str, Iterat
         raise ValueError(f"expected an array, found an element of type {array.type}")
     parts = _split_elements(array.data, order)
     flags, dimensions, name = (part.data for part in islice(parts, 3))
+    if len(flags) != 8 or max(len(dimensions), len(name)) > MAX_HEADER:
+        raise ValueError("the header of an array is damaged")
     shape = np.frombuffer(dimensions, f"{order}i4").tolist()
-    if min(shape, default=0) < 0 or len(flags) != 8:
+    if min(shape, default=0) < 0:
         raise ValueError("the header of an array is damaged")
     return int(np.frombuffer(flags, f"{order}u4")[0]) & 0xFF, shape, bytes(name).decode(), parts

@@ -125,6 +125,11 @@ def show(value: object) -> str:
     return text if len(text) <= 80 and text.isprintable() else shorten(value)
 
 
+def printable(text: str) -> str:
+    """Return the text with escapes in place of control characters, which could change what a terminal shows."""
+    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
+
+
 def check_choice(call: str, option: str, value: object, known: Iterable[str]) -> None:
     """Raise unless the value is one of the known names."""
     known = list(known)

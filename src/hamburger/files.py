@@ -181,20 +181,30 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
+def open_regular(path: Path, call: str = "") -> BinaryIO:
+    """Open a file to read; DataError unless it is a regular one: reading a pipe or a device might never end."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    what = "is a folder" if stat.S_ISDIR(mode) else "is not a regular file"
+    raise DataError(f"{call}{path}: {what}; expected a file")
+
+
 def read_bytes(path: Path, most: int, call: str = "") -> bytes:
     """The content of a file of at most `most` bytes; DataError where it is longer or not a regular file."""
-    where = f"{call}: {path}" if call else str(path)
+    call = call and f"{call}: "
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device might never end
-            raise DataError(f"{where}: {'is a folder' if path.is_dir() else 'is not a regular file'}; expected a file")
-        if status.st_size > most:
-            raise DataError(f"{where}: has {status.st_size:,} bytes; at most {most:,} are read")
-        return path.read_bytes()
+        with open_regular(path, call) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > most:
+                raise DataError(f"{call}{path}: has {size:,} bytes; at most {most:,} are read")
+            return file.read(size)
     except FileNotFoundError:
-        raise DataError(f"{where}: missing") from None
+        raise DataError(f"{call}{path}: missing") from None
     except OSError as closed:
-        raise DataError(f"{where}: cannot be read ({closed.strerror or closed})") from None
+        raise DataError(f"{call}{path}: cannot be read ({closed.strerror or closed})") from None
 
 
 def read_text(path: Path, call: str, *, most: int = 2**20) -> str:

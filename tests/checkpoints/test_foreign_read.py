@@ -140,11 +140,18 @@ def test_entries_that_are_not_tensors_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x80\x00\x85R.", "holds a bytearray"),
-        (b"\x80\x02}X\x01\x00\x00\x00actorch\nTensor\n\x8a\x05\x00\xe4\x0bT\x02\x85Rs.", "not a readable checkpoint"),
+        (b"\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x80\x00\x85R.", "holds __builtin__.bytearray"),
+        (b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x05\x00\x00\x00ascii\x86R.", "holds _codecs.encode"),
+        (b"\x80\x02}X\x01\x00\x00\x00actorch\nTensor\n\x8a\x05\x00\xe4\x0bT\x02\x85Rs.", "holds torch.Tensor"),
         (b"\x80\x02}q\x00X\x03\x00\x00\x00neth\x00s.", "wraps its state dict more than 8 times"),
+        (b"\x80\x02}K\x01" + b"q\x00h\x00\x86" * 60 + b"K\x01s.", "repeats its parts"),  # 2^60 parts to hash
+        (b"\x80\x02}K\x01" + b"\x85" * 10**6 + b"K\x01s.", "nested deeper"),  # the hash would overflow the C stack
+        (
+            b"\x80\x02(" + b"K\x01" * 9999 + b"lq\x00" + b"c__builtin__\nset\nh\x00\x85R" * 99 + b".",
+            "repeats its parts",
+        ),
     ],
-    ids=["bytes", "tensor", "itself"],
+    ids=["bytes", "text", "tensor", "itself", "tuples", "deep", "sets"],
 )
 def test_small_files_that_ask_for_memory_or_endless_work_are_refused(tmp_path, content, says):
     buffer = io.BytesIO()

@@ -273,7 +273,7 @@ def test_classes_that_do_not_fit_the_network_are_refused(tmp_path):
 )
 def test_tensors_larger_than_their_storage_are_refused(tensor, tmp_path):
     torch.save({"lower_bread.weight": tensor}, tmp_path / "w.pth")
-    with pytest.raises(CheckpointError, match=r"w\.pth.*(is not a plain tensor|sparse tensor)"):
+    with pytest.raises(CheckpointError, match=r"w\.pth.*(is not a|not only) plain tensor"):
         read_checkpoint(tmp_path / "w.pth")
 
 

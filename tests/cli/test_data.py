@@ -38,6 +38,19 @@ def test_check_lists_every_problem_and_ends_with_status_2(tmp_path):
     assert result.stderr.count("missing") == 29 and "29 problems" in result.stderr.splitlines()[-1]
 
 
+def test_text_of_a_data_set_does_not_control_the_terminal(tmp_path, monkeypatch, capsys):
+    fake_datasets.folder(tmp_path, ids=4)
+    fake_datasets.write_list(tmp_path / "train.txt", ["img1", "\x1b[31mred\u202e"])
+    arguments = ["data", "check", "folder", "--data", str(tmp_path), "--split", "train"]
+    shown = CliRunner().invoke(app, arguments).output
+    assert "\\x1b[31mred\\u202e" in shown and "\x1b" not in shown
+    (tmp_path / "classes.txt").write_text("sky\nroad\x1b[31m\ntree\n")
+    monkeypatch.setattr(sys, "argv", ["ham", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "must have a printable name (got 'road\\x1b[31m')" in capsys.readouterr().err
+
+
 def test_options_reach_the_set(tmp_path):
     fake_datasets.folder(tmp_path, ids=4)
     arguments = ["data", "check", "folder", "--data", str(tmp_path), "--option", "classes=road,tree"]

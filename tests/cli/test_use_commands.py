@@ -174,3 +174,12 @@ def test_weights_that_describe_their_data_badly_are_one_line(extra, ham, tmp_pat
     path.write_bytes(replace_metadata(good_file("segmentation"), json.dumps(values)))
     status, out, err = ham("eval", path, "--device", "cpu")
     assert (status, out) == (2, "") and err.startswith("ham: ") and err.count("\n") == 1
+
+
+def test_class_names_are_no_markup_in_the_table_of_scores(run_folder, monkeypatch):
+    row = {"data": "[/x]", "split": "val", "images": 1, "protocol": "single scale", "miou": 0.5, "pixel_accuracy": 0.5}
+    row["per_class"] = {"[/red]": 0.5, "[link=file:///x]a": None}
+    monkeypatch.setattr("hamburger.tasks.evaluate.evaluate_weights", lambda path, **options: row)
+    result = CliRunner().invoke(app, ["eval", str(run_folder)])
+    assert result.exit_code == 0, result.exception
+    assert all(text in result.stdout for text in ("[/red]", "[link=file:///x]a", "[/x] val"))

@@ -268,3 +268,25 @@ def mutate_json(source: random.Random, value: Any) -> tuple[Any, str]:
             parent.append(parent[steps[-1]])
         notes.append(f"{kind} at {steps}")
     return value, ", ".join(notes)
+
+
+# -- pickles that ask for code, memory or time -------------------------------------------------------------------------
+
+HOSTILE_PICKLES = {
+    "calls os.system": b"cos\nsystem\n(S'echo fuzzed'\ntR.",
+    "calls eval": b"\x80\x02cbuiltins\neval\n(X\x03\x00\x00\x001+1tR.",
+    "2 GiB of bytes": b"\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x80\x00\x85R.",
+    "40 GB tensor": b"\x80\x02}X\x01\x00\x00\x00actorch\nTensor\n\x8a\x05\x00\xe4\x0bT\x02\x85Rs.",
+    "many tuples": b"\x80\x02(" + b"(" * 20_000 + b"t" * 20_001 + b".",
+    "a deep key": b"\x80\x02}K\x01" + b"\x85" * 200_000 + b"K\x01s.",
+    "a key of 2^60 parts": b"\x80\x02}K\x01" + b"q\x00h\x00\x86" * 60 + b"K\x01s.",
+    "one text 3,000 times": b"\x80\x02U\xff"
+    + b"a" * 255
+    + b"q\x00"
+    + b"c_codecs\nencode\nh\x00h\x00\x86R" * 3000
+    + b".",
+    "one list in many sets": b"\x80\x02(" + b"K\x01" * 9999 + b"lq\x00" + b"c__builtin__\nset\nh\x00\x85R" * 999 + b".",
+    "a list of itself": b"\x80\x02]q\x00h\x00a.",
+    "nothing": b"",
+    "None": b"\x80\x02N.",
+}

@@ -15,7 +15,7 @@ from typing import Any
 import foreign_burgers
 import small_tasks
 import torch
-from fuzz_cases import NASTY, Files, Fuzzer, Mutation, mutate_bytes
+from fuzz_cases import HOSTILE_PICKLES, NASTY, Files, Fuzzer, Mutation, mutate_bytes
 
 import hamburger as hb
 from hamburger.checkpoints import load_hamburger, read_checkpoint
@@ -24,17 +24,6 @@ from hamburger.training.accelerator import Accelerator
 from hamburger.training.run_folder import RunFolder
 from hamburger.training.run_lifecycle import StopSignal
 from hamburger.training.trainer import Trainer
-
-HOSTILE_PICKLES = {
-    "calls os.system": b"cos\nsystem\n(S'echo fuzzed'\ntR.",
-    "calls eval": b"\x80\x02cbuiltins\neval\n(X\x03\x00\x00\x001+1tR.",
-    "2 GiB of bytes": b"\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x80\x00\x85R.",
-    "40 GB tensor": b"\x80\x02}X\x01\x00\x00\x00actorch\nTensor\n\x8a\x05\x00\xe4\x0bT\x02\x85Rs.",
-    "many tuples": b"\x80\x02(" + b"(" * 20_000 + b"t" * 20_001 + b".",
-    "a list of itself": b"\x80\x02]q\x00h\x00a.",
-    "nothing": b"",
-    "None": b"\x80\x02N.",
-}
 
 
 def hostile_values() -> list[Any]:

@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fuzz_cases import Files, Fuzzer, Reader, mutate_bytes, mutate_file, mutate_inner, mutate_json
+from fuzz_cases import (
+    HOSTILE_PICKLES,
+    Files,
+    Fuzzer,
+    Reader,
+    mutate_bytes,
+    mutate_file,
+    mutate_inner,
+    mutate_json,
+)
 from PIL import Image
 
 # -- valid files -------------------------------------------------------------------------------------------------------
@@ -167,6 +176,13 @@ def make_batch() -> list[Files]:
     return [{"data_batch_1": pickle.dumps(content, protocol=2)}]
 
 
+def mutate_batch(source: random.Random, files: Files) -> tuple[Files, str]:
+    if source.random() < 0.8:
+        return mutate_file("data_batch_1")(source, files)
+    note, content = source.choice(list(HOSTILE_PICKLES.items()))
+    return {"data_batch_1": content}, note
+
+
 # -- readers -----------------------------------------------------------------------------------------------------------
 
 
@@ -262,5 +278,5 @@ DATA: dict[str, Fuzzer] = {
     "coco": Fuzzer(make_coco, mutate_coco, read_coco),
     "folder": Fuzzer(make_folder, mutate_lists, read_folder),
     "annotations": Fuzzer(make_annotations, mutate_file("val_annotations.txt"), read_class_list),
-    "cifar": Fuzzer(make_batch, mutate_file("data_batch_1"), read_batch_file),
+    "cifar": Fuzzer(make_batch, mutate_batch, read_batch_file),
 }

@@ -54,6 +54,26 @@ def test_label_png_has_class_values_at_the_original_size(photos, tmp_path):
     assert summary.done[0].row["shares"] == {"cat": 0.5, "person": 0.5}
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 10**6,
+        '{"images": [], "failed": [], "files": 5}',
+        '{"images": [{}], "failed": [], "files": [[]], "earlier": ["a\\u0000b", 3]}',
+        '{"images": [{}], "failed": [], "earlier": 5}',
+    ],
+    ids=["deep", "files", "kinds", "earlier"],
+)
+def test_a_summary_of_somebody_else_is_read_safely(photos, tmp_path, content):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "summary.json").write_text(content)
+    if content.startswith("["):
+        with pytest.raises(OptionError, match="not a summary of predictions"):
+            run(photos, tmp_path / "out")
+    else:
+        assert len(run(photos, tmp_path / "out").done) == 3
+
+
 def test_bad_image_does_not_stop_the_others(photos, tmp_path):
     summary = run(photos, tmp_path / "out", overlay=False)
     assert [one.files["label"] for one in summary.done] == ["a.png", "c.png", "d.png"]

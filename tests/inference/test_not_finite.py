@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import small_tasks
 import torch
 from fuzz_weights import TASKS_WITH_FILES, good_file
 from PIL import Image
@@ -15,6 +16,7 @@ from hamburger.generation.predict import SampleRequest, write_samples
 from hamburger.inference.predict_files import find_images, predict_folder
 from hamburger.stereo.predict import find_pairs
 from hamburger.tasks import tasks
+from hamburger.tasks.evaluate import evaluate_weights
 
 
 def refuse_constant(name):
@@ -48,6 +50,18 @@ def test_an_image_without_a_finite_prediction_has_failed(task, tmp_path):
         assert len(failed) == count
         assert all("left.png: predict: " in each["reason"] and "NaN or infinite" in each["reason"] for each in failed)
     assert [file.name for file in (tmp_path / "out1").iterdir()] == ["summary.json"]
+
+
+@pytest.mark.parametrize("task", TASKS_WITH_FILES)
+def test_outputs_that_are_not_finite_have_no_score(task, tmp_path):
+    recipe, path = small_tasks.small(task), tmp_path / "net.safetensors"
+    data = tasks[task].open(recipe, None, check=False, note=lambda text: None)
+    net, info = tasks[task].build(recipe, data), tasks[task].info(recipe, data)
+    tasks[task].save(path, net, info)
+    assert evaluate_weights(path, device="cpu")["images"] > 0
+    tasks[task].save(path, overflow(net), info)
+    with pytest.raises(NotFiniteError, match=r"eval: .*net\.safetensors: predict: .* NaN or infinite"):
+        evaluate_weights(path, device="cpu")
 
 
 def test_samples_that_are_not_finite_are_not_written(tmp_path):

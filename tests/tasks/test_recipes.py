@@ -11,8 +11,8 @@ import pytest
 
 from hamburger.errors import HamburgerError, InputError, OptionError, UnknownNameError
 from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
-from hamburger.tasks import find_gan_recipe, find_training
-from hamburger.training.recipe import apply, differences, digest, flatten_fields, read_recipe, to_json
+from hamburger.tasks import find_gan_recipe, find_training, task_of
+from hamburger.training.recipe import apply, differences, digest, flatten_fields, override, read_recipe, to_json
 
 
 @pytest.mark.parametrize("name", segmentation_recipes)
@@ -24,6 +24,33 @@ def test_recipe_json_round_trips(name):
     assert again == recipe
     assert digest(again) == digest(recipe)
     assert differences(again, recipe) == []
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings"),
+    [
+        ("figures-classes", {"model.backbone_options": {"pretrained_cfg": {"url": "https://x.invalid/a.pth"}}}),
+        ("figures-classes", {"model.backbone_options.checkpoint_path": "/x/a.pth"}),
+        ("figures-classes", {"model.backbone": "hf-hub:somebody/net", "model.pretrained": True}),
+        ("figures-classes", {"model.backbone": "local-dir:/x"}),
+        ("folder", {"model.backbone": "timm:hf-hub:somebody/net", "model.pretrained": "timm"}),
+        ("folder", {"model.backbone": "timm:resnet18", "model.backbone_options.pretrained_cfg.file": "/x/a.pth"}),
+    ],
+)
+def test_a_recipe_names_no_source_of_weights_that_timm_would_open(recipe, settings):
+    recipe = override(find_training(recipe), settings)
+    with pytest.raises(OptionError, match=rf"recipe '{recipe.name}': model: backbone"):
+        task_of(recipe).check(recipe)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("root", "/etc"), ("split", "x"), ("length", 2**31 - 1), ("width", 10**6)],
+)
+def test_options_of_the_data_set_in_a_recipe_are_bounded(option, value):
+    recipe = override(find_training("planes-tiny"), {f"data.options.{option}": value})
+    with pytest.raises(OptionError, match=f"recipe 'planes-tiny': .*{option}"):
+        task_of(recipe).check(recipe)
 
 
 def test_recipes_match_the_paper():

@@ -24,6 +24,7 @@ from hamburger.detection.data import create_detection_set
 from hamburger.errors import DataError, shorten
 from hamburger.files import read_bytes
 from hamburger.segmentation.data import create_dataset
+from hamburger.stereo.data.files import read_disparity
 from hamburger.training.image_files import read_image
 from hamburger.training.safe_files import MAX_PIXELS, check_relative, read_npy
 from hamburger_lab.prepare_voc import read_sbd_label
@@ -75,7 +76,13 @@ def hostile_files(folder):
         content = zlib.compress(body, 1)
         return b"MATLAB 5.0".ljust(124) + b"\0\1IM" + struct.pack("<II", 15, len(content)) + content
 
+    def element(kind, *parts):
+        content = b"".join(parts)
+        return struct.pack("<II", kind, len(content)) + content + bytes(-len(content) % 8)
+
     zeros = bytes(2**27)
+    start = element(6, struct.pack("<II", 2, 0)), element(5, struct.pack("<ii", 1, 1)), element(1, b"GTcls")
+    width, names = element(5, struct.pack("<i", 1)), element(1, zeros[: 60 * 2**20])
     header = struct.pack(">IIBBBBB", 8192, 8193, 1, 0, 0, 0, 0)  # one bit for each pixel
     pixels = zeros[: 8193 * 1025]  # each row begins with the number of its filter
     png = b"IHDR" + struct.pack(">I", 13) + header + b"IDAT" + struct.pack(">I", len(pixels)) + pixels
@@ -88,6 +95,8 @@ def hostile_files(folder):
         "large.pfm": b"Pf\n65000 1000\n-1\n" + bytes(400),
         "inflated.mat": mat(zeros),
         "nested.mat": mat(struct.pack("<II", 15, 2**31) + zlib.compress(zeros, 1)),
+        "names.mat": mat(element(14, *start, width, names)),
+        "dimensions.mat": mat(element(14, start[0], element(5, names), start[2])),
         "memo": b"\x80\x02Nr\xff\xff\xff\x00.",
         "bytes": b"\x80\x04\x8e" + struct.pack("<Q", 2**34) + b".",
         "bytearray": b"\x80\x05\x96" + struct.pack("<Q", 2**34) + b".",
@@ -126,6 +135,38 @@ def test_an_image_of_too_many_pixels_is_refused_by_its_header(tmp_path):
     Image.new("1", (side, side + 1)).save(tmp_path / "a.png")
     with pytest.raises(DataError, match=rf"a\.png: {side} x {side + 1} pixels are more than the {MAX_PIXELS:,}"):
         read_image(tmp_path / "a.png")
+
+
+def test_elements_of_a_mat_file_share_one_limit(tmp_path):
+    header = struct.pack("<8I", 6, 8, 6, 0, 5, 8, 1, 1) + struct.pack("<HH4s", 1, 1, b"x")
+    element = zlib.compress(
+        struct.pack("<II", 14, 2**25) + header + struct.pack("<II", 9, 2**25 - 48).ljust(2**25 - 40, b"\0"), 1
+    )
+    content = b"MATLAB 5.0".ljust(124) + b"\0\1IM" + (struct.pack("<II", 15, len(element)) + element) * 9
+    (tmp_path / "a.mat").write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.mat: .*its elements are larger than"):
+        read_sbd_label(tmp_path / "a.mat")
+
+
+def test_a_jpeg_of_many_scans_is_refused(tmp_path):
+    """Each scan visits all pixels and may be empty: 260 KB of them take minutes."""
+    content = encode("JPEG", np.zeros((64, 64), np.uint8), progressive=True)
+    scan = content[content.rindex(b"\xff\xda") : content.rindex(b"\xff\xd9")]
+    (tmp_path / "a.jpg").write_bytes(content[:-2] + scan * 40 + content[-2:])
+    assert read_image(tmp_path / "a.jpg").shape == (3, 64, 64)
+    (tmp_path / "a.jpg").write_bytes(content[:-2] + scan * 80 + content[-2:])
+    with pytest.raises(DataError, match=r"a\.jpg: a JPEG of \d+ scans"):
+        read_image(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.npz", "a.pfm"])
+def test_pipes_and_devices_are_refused_instead_of_read_for_ever(tmp_path, name):
+    read = read_disparity if name in ("a.npz", "a.pfm") else read_image
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        make(tmp_path / name)
+        with pytest.raises(DataError, match="not a regular file"):
+            read(tmp_path / name)
+        (tmp_path / name).unlink()
 
 
 def test_files_are_bounded_and_regular(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,10 +42,11 @@ def fid(
     from hamburger.classification.data.base import load_images, open_source
     from hamburger.cli.output import print_note
     from hamburger.environment import describe_environment
-    from hamburger.errors import CheckpointError
-    from hamburger.files import check_writable, write_atomically
+    from hamburger.errors import CheckpointError, shorten
+    from hamburger.files import check_writable, encode_json, write_atomically
     from hamburger.generation.weights import open_generator
     from hamburger.tensors import pick_device
+    from hamburger.training.recipe import check_data_options
     from hamburger_lab.gan_grid import image_progress, warnings_as_notes
     from hamburger_lab.gan_metrics.evaluate import MeasureSettings, measure_generator, measure_real
     from hamburger_lab.gan_metrics.extractors import create_extractor
@@ -62,12 +62,15 @@ def fid(
             f"hamburger_lab.gan_metrics.evaluate.measure_generator in Python instead"
         )
     network = create_extractor(extractor, weights, size=size)
+    options = info.extra.get("data_options", {})
+    if not isinstance(options, dict):
+        raise CheckpointError(f"gan fid: {path} has data_options that are no options (got {shorten(options)})")
+    check_data_options(f"gan fid: {path}", options)
     source = open_source(
         str(info.extra["data"]),
         split or str(info.extra["split"]),
-        size=generator.resolution,
         root=data,
-        **info.extra.get("data_options", {}),
+        **{**options, "size": generator.resolution},
     )
     images = load_images(source, note=print_note)
     with warnings_as_notes(), image_progress() as progress:
@@ -87,7 +90,7 @@ def fid(
             "compared_images": min(compared, samples, len(images)),
             **describe_environment(on.type),
         }
-        write_atomically(json, (json_format.dumps(values) + "\n").encode())
+        write_atomically(json, (encode_json(values) + "\n").encode())
 
 
 def grid(

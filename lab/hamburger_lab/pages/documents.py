@@ -1,4 +1,4 @@
-"""Write the generated parts of the documents from `results/`; `make pages` runs this and tests/test_documents.py checks.
+"""Write the generated parts of the documents from `results/`; `make pages` runs this, a test checks it.
 
 The text between `<!-- block: name -->` and `<!-- end -->` in a page comes from `BLOCKS`. Generated as a whole are the
 pages in docs/generated, results/claims.json, results/ablations.csv and two figures.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import pickle
+import pickletools
 import re
 import warnings
 import zipfile
@@ -17,9 +19,18 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import CheckpointError, HamburgerError, shorten
+from hamburger.files import open_regular
 
 WRAPPERS = ("net", "state_dict", "model", "module")  # HamNet; mmcv and mmengine; common training scripts; DeepSpeed
-BYTEARRAY = b"\nbytearray\n"  # as a pickle of protocol 2 names it; torch reads no other
+# what `torch.load` would call, and what can allocate far more than the file holds
+ALLOCATES = re.compile(
+    r"(__builtin__|builtins) bytearray|_codecs encode|"
+    r"torch\S* (\w*Tensor|_rebuild_(?!(parameter|tensor|tensor_v2)\b).*)"
+)
+MAX_NESTING = 100  # tuples inside each other; C code that visits them would overflow its stack
+MAX_INSTRUCTIONS = 2**21  # of a pickle; a network of 1,000 tensors and its optimizer have about 100,000
+MAX_REUSE = 16  # parts of a pickle that are used again, for each of its instructions
+IN_PLACE = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD")
 MAX_WRAPPERS = 8  # inside each other
 COUNTER = "num_batches_tracked"  # of a batch norm; without effect on the output
 SHOWN = 20  # entries printed per section of a report
@@ -87,10 +98,11 @@ def load_tensors(path: Path) -> Any:
 
     Only tensors and plain containers are created. `read_checkpoint` also checks that each tensor fits its storage.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if not zipfile.is_zipfile(file):
             file.seek(0)
-            _check_pickle(file)
+            for _ in range(5):  # magic number, version, system, state and names of the storages
+                check_pickle(file, refused=ALLOCATES)
         else:
             with zipfile.ZipFile(file) as archive:
                 entries = archive.infolist()
@@ -99,17 +111,51 @@ def load_tensors(path: Path) -> Any:
                     raise ValueError("its content is compressed, which torch.save never does")
                 for entry in entries:
                     if entry.filename.endswith(".pkl"):
-                        _check_pickle(archive.open(entry))
+                        check_pickle(io.BytesIO(archive.read(entry)), refused=ALLOCATES)
+                if (broken := archive.testzip()) is not None:  # torch itself does not notice flipped bits
+                    raise ValueError(f"the checksum of its entry {broken} is wrong")
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def _check_pickle(file: IO[bytes]) -> None:
-    """Raise where a pickle names `bytearray`: torch would call it with any length."""
-    end = b""
-    while chunk := file.read(2**20):
-        if BYTEARRAY in end + chunk:
-            raise ValueError("it holds a bytearray, not only tensors")
-        end = chunk[-len(BYTEARRAY) :]
+def check_pickle(file: IO[bytes], *, refused: re.Pattern[str] | None = None) -> None:
+    """Raise ValueError where the next pickle names a refused function, or would take far longer than its size explains.
+
+    A pickle of a hundred bytes can make a tuple that holds a tuple twice, which holds a tuple twice, and so on. To use
+    it as a key of a dict takes for ever. So what is on the unpickler's stack is followed here by its size alone.
+    """
+    mark = [0, 0]
+    stack: list[list[int]] = []  # of each value: its parts, and how deep its tuples are nested
+    memo: dict[Any, list[int]] = {}
+    reused = 0
+    for count, (operation, value, _) in enumerate(pickletools.genops(file)):
+        name, before, made = operation.name, operation.stack_before, [1, 0]
+        if before:
+            taken = []
+            if pickletools.markobject in before:
+                while (part := stack.pop()) is not mark:
+                    taken.append(part)
+                before = before[: before.index(pickletools.markobject)]
+            taken += [stack.pop() for _ in before]
+            made[0] += sum([part[0] for part in taken])
+            if name in IN_PLACE:
+                taken[-1][0], made = made[0], taken[-1]
+            elif "TUPLE" in name:
+                made[1] = 1 + max([part[1] for part in taken], default=0)
+            elif name == "MEMOIZE":
+                made = memo[len(memo)] = taken[0]
+        elif name.endswith("PUT"):
+            memo[value] = stack[-1]
+        elif name.endswith("GET"):
+            made = memo[value]
+            reused += made[0]
+        elif name == "MARK":
+            made = mark
+        elif name == "GLOBAL" and refused is not None and refused.fullmatch(f"{value}"):
+            raise ValueError(f"it holds {f'{value}'.replace(' ', '.')}, not only plain tensors")
+        if made[1] > MAX_NESTING or reused > MAX_REUSE * (count + 1000) or count > MAX_INSTRUCTIONS:
+            raise ValueError("it is nested deeper, repeats its parts more often or is longer than tensors need")
+        if operation.stack_after:
+            stack.append(made)
 
 
 def describe_damage(error: Exception) -> str:

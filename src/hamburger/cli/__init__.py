@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, NoReturn
 
-from hamburger.errors import HamburgerError, Interrupted, install_extra, name_lab_package
+from hamburger.errors import HamburgerError, Interrupted, install_extra, name_lab_package, printable
 from hamburger.startup import end_startup
 
 # packages that commands import, and the extra that installs each
@@ -52,5 +52,5 @@ def main() -> None:
 
 
 def _stop(message: str, status: int = 2) -> NoReturn:
-    sys.stderr.write(f"ham: {message}\n")
+    sys.stderr.write(f"ham: {printable(message)}\n")
     sys.exit(status)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hamburger.cli.output import DataFolder, parse_options, progress_bar
+from hamburger.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,7 +52,7 @@ def check(
         before.append(dataset)
         count += len(problems)
         for problem in problems:
-            typer.echo(problem, err=True)
+            typer.echo(printable(problem), err=True)
     if count:
         typer.echo(f"ham: {name} has {count} problem{'s' if count > 1 else ''}, listed above", err=True)
         raise typer.Exit(2)
@@ -78,7 +79,7 @@ def _class_table(classes: Sequence[str], pixels: Sequence[int]) -> Table:
         table.add_column(heading, justify="left" if heading == "name" else "right")
     total = max(1, sum(pixels))
     for i, (name, count) in enumerate(zip(classes, pixels, strict=False)):
-        table.add_row(str(i), name, f"{count / total:.2%}" if count else "none")
+        table.add_row(str(i), printable(name), f"{count / total:.2%}" if count else "none")
     table.add_row("255", "unlabelled", f"{pixels[-1] / total:.2%}")
     return table
 
@@ -89,7 +90,7 @@ def _check_scenes(name: str, split: str, data: Path | None, options: dict[str, A
 
     scenes = create_detection_set(name, split, data, **options)
     objects, sizes = scenes.count()
-    listed = ", ".join(f"{each} {objects[label]:,}" for label, each in enumerate(scenes.classes))
+    listed = ", ".join(f"{printable(each)} {objects[label]:,}" for label, each in enumerate(scenes.classes))
     heading = f"{name}, {split}: {len(scenes):,} images, {format_sizes(sizes)}"
     return scenes, [f"{heading}, {objects.total():,} objects: {listed}"], scenes.problems()
 

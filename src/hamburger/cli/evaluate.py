@@ -26,9 +26,11 @@ def evaluate(
 ) -> None:
     """Evaluate weights on a split: the scores of their task, such as mIoU, overall and per class."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from hamburger.cli.output import parse_options, progress_bar
+    from hamburger.errors import printable
     from hamburger.files import check_writable, write_json_lines
     from hamburger.inference.find_weights import find_weights
     from hamburger.tasks import task_of_weights
@@ -52,10 +54,10 @@ def evaluate(
         )
     console, task = Console(), task_of_weights(path)
     if (each := task.member_score) is not None and row[each.name]:
-        title = f"{row['data']} {row['split']}, {row['images']} images, {row['protocol']}"
+        title = escape(f"{row['data']} {row['split']}, {row['images']} images, {row['protocol']}")
         table = Table(task.member, f"{each.words} {each.unit}", title=title)
         for name, value in row[each.name].items():
-            table.add_row(name, "absent" if value is None else each.shown(value))
+            table.add_row(escape(printable(name)), "absent" if value is None else each.shown(value))
         console.print(table)
     line = ", ".join(score.spoken(value) for score, value in task.present_scores(row))
     step = f" of step {row['step']}" if "step" in row else ""

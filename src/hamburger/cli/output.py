@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hamburger.errors import OptionError
+from hamburger.errors import OptionError, printable
 from hamburger.files import parse_json
 
 WeightsPath = Annotated[
@@ -99,4 +99,4 @@ def grid_progress(runs: int) -> Iterator[Callable[[int, dict[str, int]], object]
 
 
 def print_note(text: str) -> None:
-    typer.echo(f"note: {text}", err=True)
+    typer.echo(f"note: {printable(text)}", err=True)

@@ -43,7 +43,7 @@ def predict(
     """Predict labels, classes or objects of images, or disparities of LEFT RIGHT pairs."""
     from rich.console import Console
 
-    from hamburger.errors import DataError, OptionError
+    from hamburger.errors import DataError, OptionError, printable
     from hamburger.inference import predict_files
     from hamburger.inference.find_weights import find_weights
     from hamburger.registry import options_of
@@ -86,6 +86,6 @@ def predict(
     for note in predict_files.notes(file_predictor, inputs, summary, out):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     for _, why in summary.failed:
-        typer.echo(f"ham: {why}", err=True)
+        typer.echo(f"ham: {printable(why)}", err=True)
     if summary.failed:
         raise typer.Exit(2)

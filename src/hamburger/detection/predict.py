@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ from hamburger.detection.data import Scene
 from hamburger.detection.data.coco import encode_masks
 from hamburger.errors import check_positive
 from hamburger.files import encode_json
-from hamburger.inference.predict_files import FilePrediction, FilePredictor, check_prediction, read_image
-from hamburger.tensors import list_tensors
+from hamburger.inference.predict_files import FilePrediction, FilePredictor, check_outputs, read_image
 from hamburger.training.image_files import Colour, encode_image, full_palette
 from hamburger.training.task import Score
 from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
@@ -35,27 +33,15 @@ def detect_objects(net: nn.Module, device: torch.device, image: Tensor, score: f
 
     The network itself removes objects that overlap one of the same class and a higher score by more than half.
     """
-    with _check_outputs(net):
+    with check_outputs("scores and boxes", list_heads(net)):
         objects: Objects = net([image.to(device).float() / 255])[0]
     kept = objects["scores"] >= score
     return {name: value[kept].cpu() for name, value in objects.items()}
 
 
-@contextmanager
-def _check_outputs(net: Any) -> Iterator[None]:
-    """Check what the heads return: torchvision would leave out objects that are NaN, as if there were none."""
-
-    def check(module: nn.Module, args: Any, output: Any) -> None:
-        for leaf in list_tensors(output):
-            check_prediction("scores and boxes", leaf)
-
-    heads = (net.net.rpn.head, net.net.roi_heads.box_predictor, net.net.roi_heads.mask_predictor)
-    handles = [head.register_forward_hook(check) for head in heads]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def list_heads(net: Any) -> tuple[nn.Module, ...]:
+    """What returns scores and boxes; torchvision leaves out objects that are NaN, as if there were none."""
+    return net.net.rpn.head, net.net.roi_heads.box_predictor, net.net.roi_heads.mask_predictor
 
 
 class ObjectPredictor(FilePredictor):

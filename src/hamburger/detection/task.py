@@ -22,7 +22,7 @@ from hamburger.detection.data import (
 from hamburger.detection.evaluate import DetectionScores, evaluate_detector
 from hamburger.detection.export import detector_export_spec
 from hamburger.detection.model import Detector, create_detector
-from hamburger.detection.predict import ObjectPredictor, ObjectVisualizer
+from hamburger.detection.predict import ObjectPredictor, ObjectVisualizer, list_heads
 from hamburger.detection.recipe import DetectionRecipe, check_detection_recipe, detection_recipes
 from hamburger.inference.export import ExportSpec
 from hamburger.training.datasets import check_each, check_same_classes
@@ -107,6 +107,9 @@ class DetectionTask(Task[DetectionRecipe]):
 
     def check_split(self, split: DetectionSet) -> None:
         check_scenes(split)
+
+    def list_outputs(self, net: nn.Module) -> tuple[nn.Module, ...]:
+        return list_heads(net)
 
     def evaluate(
         self, net: nn.Module, split: DetectionSet, info: Info, *, device: torch.device, workers: int = 4, **options: Any

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.errors import OptionError, check_count, check_positive, check_seed
-from hamburger.files import encode_json, write_atomically
+from hamburger.errors import DataError, OptionError, check_count, check_positive, check_seed
+from hamburger.files import encode_json, read_json_object, write_atomically
 from hamburger.generation.model import Generator
 from hamburger.generation.sampling import BLOCK, generate, interpolate_latents, latents, samples
 from hamburger.generation.visualize import tile_images, to_bytes, write_png
@@ -106,8 +105,8 @@ def write_samples(
 def _remove_listed_files(out: Path) -> None:
     """Remove the images that samples.json lists; a samples.json of another program is left alone."""
     try:
-        listed = list(json.loads((out / SUMMARY).read_text())["files"])
-    except (OSError, ValueError, KeyError, TypeError):
+        listed = list(read_json_object(out / SUMMARY, "gan sample")["files"])
+    except (DataError, KeyError, TypeError):
         return
     for name in listed:
         if isinstance(name, str) and FILE_NAMES.fullmatch(name):

@@ -5,7 +5,6 @@ A task implements `FilePredictor`.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import warnings
@@ -20,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import DataError, HamburgerError, InputError, NotFiniteError, OptionError
-from hamburger.files import encode_json, write_atomically
+from hamburger.files import encode_json, parse_json, read_bytes, write_atomically
+from hamburger.tensors import list_tensors
 from hamburger.training import image_files
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 SUMMARY = "summary.json"
+MAX_SUMMARY = 2**30  # bytes
 FILES = ("label", "overlay")  # the kinds of file in summaries that name none
 
 
@@ -157,6 +158,22 @@ def check_prediction(what: str, values: Tensor) -> Tensor:
     return values
 
 
+@contextmanager
+def check_outputs(what: str, modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Inside the block, `check_prediction` is called on everything that the modules return."""
+
+    def check(module: nn.Module, args: Any, output: Any) -> None:
+        for values in list_tensors(output):
+            check_prediction(what, values)
+
+    handles = [module.register_forward_hook(check) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def output_names(images: Sequence[InputImage], predictor: FilePredictor) -> list[str]:
     """The names of all files that will be written below the output folder, except the summary."""
     return [path(image.name).as_posix() for image in images for path in predictor.files.values()]
@@ -165,14 +182,16 @@ def output_names(images: Sequence[InputImage], predictor: FilePredictor) -> list
 def _listed_files(summary: Path) -> set[str] | None:
     """The files that a summary on disk lists; None where there is no summary of predictions."""
     try:
-        content = json.loads(summary.read_bytes())
-    except (OSError, ValueError):
+        content = parse_json(read_bytes(summary, MAX_SUMMARY).decode())
+    except ValueError:  # also a file that cannot be read
         return None
     if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in ("images", "failed")):
         return None
     rows = [row for row in content["images"] if isinstance(row, dict)]
-    names = [row.get(kind) for row in rows for kind in content.get("files", FILES)]
-    return {name for name in (*names, *content.get("earlier", ())) if isinstance(name, str)}
+    listed = (content.get("files", [*FILES]), content.get("earlier"))
+    kinds, earlier = (value if isinstance(value, list) else [] for value in listed)
+    names = [row.get(kind) for row in rows for kind in kinds if isinstance(kind, str)]
+    return {name for name in (*names, *earlier) if isinstance(name, str) and "\0" not in name}
 
 
 def _refuse_to_overwrite(images: Sequence[InputImage], out: Path, predictor: FilePredictor) -> None:

@@ -19,6 +19,7 @@ from hamburger.report import html
 from hamburger.report.html import CellText, Markup
 from hamburger.report.study import RunGroup, RunRecord, Study
 from hamburger.tensors import pick_device
+from hamburger.training.recipe import check_data_options
 from hamburger.training.visualizer import Visualizer
 
 SEED = 0  # for drawing the images
@@ -63,6 +64,7 @@ def open_gallery(study: Study, data_root: Path | None, *, device: str = "auto") 
     name, split = recipe["name"], recipe.get("val_split", "val")
     if data_root is None and "root" in options_of(task.datasets[name]):
         return f"The data set '{name}' is on disk and no folder was given (--data DIR)."
+    check_data_options(f"report: {chosen[0][1].path}", recipe.get("options") or {})
     on = pick_device(device)
     networks = []
     data: Any = None

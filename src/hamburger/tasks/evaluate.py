@@ -12,13 +12,13 @@ import torch
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.environment import describe_environment
-from hamburger.errors import CheckpointError, OptionError
+from hamburger.errors import CheckpointError, NotFiniteError, OptionError
+from hamburger.inference.predict_files import check_outputs
 from hamburger.tasks import task_of_weights
 from hamburger.tensors import pick_device
+from hamburger.training.recipe import check_data_options
 from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol
 from hamburger.training.task import Task
-
-RESERVED = {"known", "name", "split", "root"}  # arguments of `create_from_registry` that --dataset, --split, --data set
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,7 @@ def open_evaluation(
     given, name = dict(options or {}), task.dataset_for(name, data)
     defaults = trained.get("data_options") if name == trained.get("data") else None
     chosen = {**(defaults if isinstance(defaults, dict) else {}), **given}
-    for option in RESERVED & chosen.keys():
-        raise OptionError(f"eval: '{option}' is not an option of a data set (in {path} or --option); leave it out")
+    check_data_options(f"eval: {path}", chosen)
     images = task.split(info, name, split, data, chosen)
     task.check_fits("eval", info, images)
     return Evaluation(path, task, net.to(on), info, name, split, images, given, on)
@@ -99,7 +98,11 @@ def evaluate_weights(
         )
     opened = open_evaluation(path, **options)
     start = time.perf_counter()
-    scores = task.evaluate(
-        opened.net, opened.images, opened.info, device=opened.device, protocol=protocol, progress=progress
-    )
+    try:
+        with check_outputs("outputs", task.list_outputs(opened.net)):
+            scores = task.evaluate(
+                opened.net, opened.images, opened.info, device=opened.device, protocol=protocol, progress=progress
+            )
+    except NotFiniteError as broken:
+        raise NotFiniteError(f"eval: {path}: {broken}") from None
     return opened.row(scores, time.perf_counter() - start)

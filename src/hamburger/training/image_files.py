@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +16,17 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import DataError
+from hamburger.files import open_regular
 from hamburger.training.safe_files import MAX_PIXELS, check_pixels, describe
 
 BAND = 512  # rows that are converted at once
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 FORMATS = ("JPEG", "PNG", "WEBP")  # JPEG opens MPO too, which many telephones write into a .jpg
 DECODERS = threading.Lock()
+SCAN = re.compile(rb"\xff\xda\x00[\x08\x0a\x0c\x0e][\x01-\x04]")  # the header of a scan of a JPEG
+MAX_SCANS = 64  # encoders write about ten
 REASONS = {
     FileNotFoundError: "missing",
-    IsADirectoryError: "is a folder, not an image",
     PermissionError: "may not be read; check its permissions",
     MemoryError: "does not fit into memory",
 }
@@ -105,8 +108,10 @@ def _opened(path: Path, *, load: bool = True) -> Iterator[Any]:
     try:
         with DECODERS:  # Pillow loads them at the first file; other threads would not find them yet
             Image.init()
-        with Image.open(path, formats=FORMATS) as image:
+        with open_regular(path) as file, Image.open(file, formats=FORMATS) as image:
             check_pixels(path, *image.size)  # known from the header; decoding allocates them
+            if load and image.format in ("JPEG", "MPO"):
+                _check_scans(path, file)
             if load:
                 image.load()
             yield image
@@ -120,6 +125,13 @@ def _opened(path: Path, *, load: bool = True) -> Iterator[Any]:
     except Exception as error:  # decoders raise any exception on a damaged file
         reason = REASONS.get(type(error), f"damaged or incomplete ({describe(error)})")
         raise DataError(f"{path}: {reason}") from error
+
+
+def _check_scans(path: Path, file: BinaryIO) -> None:
+    """Raise where a JPEG has so many scans that decoding takes minutes: each visits all pixels, and may be empty."""
+    file.seek(0)
+    if (count := len(SCAN.findall(file.read()))) > MAX_SCANS:
+        raise DataError(f"{path}: a JPEG of {count} scans; at most {MAX_SCANS} are read: save it again")
 
 
 def _upright(image: Any) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from hamburger.checkpoints.weights_file import check_model_options
 from hamburger.errors import (
     OptionError,
     check_choice,
@@ -148,7 +149,27 @@ def check_supervised(recipe: SupervisedTraining, *, processes: int) -> str:
     check_flag(call, "data.flip", recipe.data.flip)
     check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
     _check_optim(call, recipe.optim)
+    check_data_options(call, recipe.data.options)
+    # a recipe may come from anybody, and timm opens any file or address that its options name
+    model = {**dataclasses.asdict(recipe.model), "task": getattr(recipe, "task", None), "pretrained": None}
+    try:
+        check_model_options(model)
+    except ValueError as error:
+        raise OptionError(f"{call}: model: {error}") from None
     return call
+
+
+RESERVED = ("known", "name", "split", "root")  # arguments of `create_from_registry`, set by --dataset, --split, --data
+LARGEST_OPTIONS = {"length": 2**20, "seed": 2**63 - 1, "shapes": 256, "planes": 256}
+
+
+def check_data_options(call: str, options: Mapping[str, Any]) -> None:
+    """Raise on options of a data set, in a recipe or weights of somebody else, that take its place or all memory."""
+    for option, value in options.items():
+        if option in RESERVED:
+            raise OptionError(f"{call}: '{option}' is not an option of a data set; leave it out")
+        if isinstance(value, (int, float)) and not abs(value) <= (most := LARGEST_OPTIONS.get(option, 4096)):
+            raise OptionError(f"{call}: data option {show(option)} must be at most {most}, got {shorten(value)}")
 
 
 def check_views(call: str, data: Any) -> None:

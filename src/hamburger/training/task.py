@@ -221,6 +221,10 @@ class Task(ABC, Generic[R]):
         if hasattr(split, "classes"):
             check_classes(call, info.classes, split)
 
+    def list_outputs(self, net: nn.Module) -> Sequence[nn.Module]:
+        """The parts of a network whose outputs must be finite for a score to mean something."""
+        return (net,)
+
     @abstractmethod
     def evaluate(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import pickle
+import resource
 
 import fake_image_folders
 import numpy as np
@@ -135,6 +136,24 @@ def test_a_batch_file_creates_only_byte_arrays(tmp_path, data):
     path.write_bytes(pickle.dumps({b"data": data, b"labels": []}, protocol=2))
     with pytest.raises(DataError, match="not a CIFAR batch"):
         read_batch(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x80\x02}K\x01" + b"q\x00h\x00\x86" * 60 + b"K\x01s.",
+        b"\x80\x02}K\x01" + b"\x85" * 10**6 + b"K\x01s.",
+        b"\x80\x02X\x00\x00\x10\x00" + b"a" * 2**20 + b"q\x00X\x06\x00\x00\x00latin1q\x01"
+        b"c_codecs\nencode\nq\x02" + b"h\x02h\x00h\x01\x86R" * 2000 + b".",
+    ],
+    ids=["a key of 2^60 parts", "a key nested 10^6 times", "2 GB of bytes"],
+)
+def test_small_batches_that_ask_for_time_or_memory_are_refused(tmp_path, content):
+    (tmp_path / "batch").write_bytes(content)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(DataError, match="not a CIFAR batch"):
+        read_batch(tmp_path / "batch")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19  # KiB
 
 
 def test_tiny_imagenet_from_its_folder_or_the_one_above(tmp_path):

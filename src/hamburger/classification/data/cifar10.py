@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from hamburger.checkpoints.read import check_pickle
 from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
 from hamburger.errors import DataError, OptionError, check_choice, shorten
 from hamburger.files import read_bytes
@@ -87,7 +88,8 @@ NAMES: dict[str, Callable[..., Any]] = {
     "numpy._core.multiarray _reconstruct": NumpyState,
     "numpy ndarray": NumpyState,
     "numpy dtype": NumpyState,
-    "_codecs encode": lambda text, encoding: text.encode("latin1"),  # how Python 3 writes bytes in protocol 2
+    # how Python 3 writes bytes in protocol 2; encoding the same text many times would take any amount of memory
+    "_codecs encode": lambda text, encoding: text,
 }
 UNPICKLER: Any = pickle._Unpickler
 
@@ -118,6 +120,7 @@ def read_batch(path: Path) -> ImageChunk:
     """Return the images of a batch file. Executes nothing in the file."""
     content = read_bytes(path, MAX_FILE_BYTES)
     try:
+        check_pickle(io.BytesIO(content))
         # names are bytes or text, by the version of Python that wrote them
         values = BatchUnpickler(io.BytesIO(content), encoding="bytes").load()
         entries = {key if isinstance(key, str) else key.decode(): value for key, value in values.items()}

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hamburger.errors import DataError, check_count
+from hamburger.files import open_regular
 from hamburger.stereo.data import UNKNOWN, StereoSample, StereoSet, describe_disparity
 from hamburger.training.datasets import Row, inspect_samples
 from hamburger.training.image_files import read_grey, read_image
@@ -150,7 +151,7 @@ def read_array(path: Path) -> Floats:
     values = None
     try:
         # not np.load, which allocates before it knows a size
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
             if len(members) == 1:
                 if members[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
@@ -185,7 +186,7 @@ def read_pfm(path: Path) -> Floats:
     from PIL import Image
 
     try:
-        with Image.open(path, formats=("PPM",)) as image:
+        with open_regular(path) as file, Image.open(file, formats=("PPM",)) as image:
             check_pixels(path, *image.size)
             if image.width * image.height * 4 > path.stat().st_size:
                 raise ValueError("it ends early")
