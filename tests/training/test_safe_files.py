@@ -25,7 +25,7 @@ from hamburger.errors import DataError, shorten
 from hamburger.files import read_bytes
 from hamburger.segmentation.data import create_dataset
 from hamburger.training.image_files import read_image
-from hamburger.training.safe_files import MAX_PIXELS, check_relative, read_npy
+from hamburger.training.safe_files import MAX_PIXELS, check_relative, describe, read_npy
 from hamburger_lab.prepare_voc import read_sbd_label
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -126,6 +126,11 @@ def test_an_image_of_too_many_pixels_is_refused_by_its_header(tmp_path):
     Image.new("1", (side, side + 1)).save(tmp_path / "a.png")
     with pytest.raises(DataError, match=rf"a\.png: {side} x {side + 1} pixels are more than the {MAX_PIXELS:,}"):
         read_image(tmp_path / "a.png")
+
+
+def test_what_a_library_quotes_from_a_damaged_file_can_be_printed():
+    assert describe(ValueError("token: \0\x1b[1m\ud800 é\nend")) == "token: ??[1m? é end"
+    assert describe(ValueError()) == "ValueError"
 
 
 def test_files_are_bounded_and_regular(tmp_path):
