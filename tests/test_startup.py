@@ -30,7 +30,8 @@ def start(module, tmp_path, *words, more=(), ignore=False):
     return subprocess.run(
         [sys.executable, *words, "train", "patchwork", "--run", str(tmp_path / "run"), *more],
         env={**os.environ, "PYTHONPATH": path, "INTERRUPT_AT": module},
-        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignore else None,
+        # a script that runs the tests in the background ignores Ctrl-C, and its children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN if ignore else signal.SIG_DFL),
         capture_output=True,
         text=True,
         timeout=120,

@@ -26,7 +26,7 @@ from hamburger.files import read_bytes
 from hamburger.segmentation.data import create_dataset
 from hamburger.stereo.data.files import read_disparity
 from hamburger.training.image_files import read_image
-from hamburger.training.safe_files import MAX_PIXELS, check_relative, read_npy
+from hamburger.training.safe_files import MAX_PIXELS, check_relative, describe, read_npy
 from hamburger_lab.prepare_voc import read_sbd_label
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -167,6 +167,11 @@ def test_pipes_and_devices_are_refused_instead_of_read_for_ever(tmp_path, name):
         with pytest.raises(DataError, match="not a regular file"):
             read(tmp_path / name)
         (tmp_path / name).unlink()
+
+
+def test_what_a_library_quotes_from_a_damaged_file_can_be_printed():
+    assert describe(ValueError("token: \0\x1b[1m\ud800 é\nend")) == "token: ??[1m? é end"
+    assert describe(ValueError()) == "ValueError"
 
 
 def test_files_are_bounded_and_regular(tmp_path):

@@ -28,9 +28,9 @@ MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024  # what Linux allows for a name, and 
 
 
 def describe(error: BaseException) -> str:
-    """Return the beginning of what a library says about a damaged file."""
+    """Return the beginning of what a library says about a damaged file, which may quote the file's bytes."""
     text = " ".join(str(error).split())[:120]
-    return text.encode(errors="replace").decode() or type(error).__name__
+    return "".join(letter if letter.isprintable() else "?" for letter in text) or type(error).__name__
 
 
 def check_pixels(path: Path, width: int, height: int) -> None:
