@@ -112,6 +112,31 @@ def test_a_call_that_is_too_long_ago_raises(reentrant):
         y.sum().backward()
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["compiled layer", "compiled checkpoint"])
+@pytest.mark.parametrize(
+    "make", [lambda: hb.Hamburger(12, rank=4, init="online"), lambda: hb.create_context("ema", 12)]
+)
+def test_compiled_and_checkpointed_layers_with_moving_bases_raise(make, inside, reentrant):
+    layer = make().train()
+    compiled = torch.compile(call(layer, reentrant) if inside else layer, backend="aot_eager")
+    run = compiled if inside else call(compiled, reentrant)
+    y = run(torch.randn(2, 12, 5, 6, requires_grad=True))
+    with pytest.raises(hb.errors.RecomputationError, match="compile without checkpointing"):
+        y.sum().backward()
+
+
+def test_compiled_layers_with_moving_bases_train_without_checkpointing():
+    layer, batches, results = hb.Hamburger(12, rank=4, init="online"), torch.randn(2, 2, 12, 5, 6), []
+    for compiled in (False, True):
+        net = copy.deepcopy(layer).train()
+        run = torch.compile(net, backend="aot_eager", fullgraph=True) if compiled else net
+        for batch in batches:
+            run(batch).sin().sum().backward()
+        results.append([p.grad for p in net.parameters()] + [b.double() for b in net.buffers()])
+    for a, b in zip(*results, strict=True):
+        assert_close(a, b)
+
+
 def test_a_nonfinite_batch_is_recomputed_too(reentrant):
     layer = hb.Hamburger(12, rank=4, init="online").train()
     z = torch.full((2, 12, 5, 6), torch.nan, requires_grad=True)

@@ -21,6 +21,19 @@ COLUMNS = 8  # of the input that identify a call
 TOLERANCE = 1e-3  # relative; without a graph, the layers before this one may round differently
 
 
+@torch.library.custom_op("hamburger::refuse_recomputation", mutates_args=("bases",))
+def refuse_recomputation(bases: Tensor, call: str) -> None:
+    """Raise in the backward pass: a compiled layer cannot know the bases of its first pass.
+
+    It changes nothing, but an operator that says so would be removed.
+    """
+    if is_recomputing():
+        raise RecomputationError(
+            f"{call}: gradient checkpointing recomputes this compiled layer, which would move its bases twice; compile "
+            f"without checkpointing it, or use init='fixed' for a dictionary that training does not update"
+        )
+
+
 class RecentBases:
     """The bases that the latest training calls of a layer started from, and what identifies each call.
 
@@ -42,6 +55,7 @@ class RecentBases:
         Only a recomputation synchronises with the GPU.
         """
         if torch.compiler.is_compiling():
+            refuse_recomputation(bases, call)
             return bases
         sample = x[:, :, :: max(1, x.shape[2] // COLUMNS)].nan_to_num()
         if is_recomputing():

@@ -300,7 +300,7 @@ def _name_and_kind(recipe: dict[str, Any]) -> tuple[str, str]:
     if context is None:
         return "baseline", "baseline"
     parts = (model.get("context_options") or {}).get("parts", "ham")
-    if "ham" not in (parts.split(",") if isinstance(parts, str) else parts):
+    if "ham" not in (parts if isinstance(parts, list) else str(parts).split(",")):
         return "breads", "breads"
     return str(context), "ham" if context in (*hams, "lightham") else "rival"
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from gan_cases import small
 from tolerances import assert_close
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from hamburger.errors import ShapeError
 from hamburger.generation.gan_steps import discriminator_hinge, generator_hinge
@@ -137,6 +138,20 @@ def test_vectors_are_constant_in_evaluation_and_when_frozen():
     assert torch.equal(vector, before)
     run_power_iterations(layer)
     assert not torch.equal(vector, before)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_does_not_iterate_a_second_time(reentrant):
+    results = []
+    for checkpointed in (False, True):
+        torch.manual_seed(0)
+        layer, x = spectral_norm(nn.Linear(6, 5)), torch.randn(3, 6, requires_grad=True)
+        with torch.no_grad():
+            layer.parametrizations.weight[0].u.copy_(F.normalize(torch.randn(5), dim=0))  # far from a fixed point
+        y = checkpoint(layer, x, use_reentrant=reentrant) if checkpointed else layer(x)
+        (y * torch.arange(5.0)).sum().backward()
+        results.append([x.grad, layer.parametrizations.weight.original.grad, *layer.buffers()])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_nested_freezing_ends_with_the_outer_context():

@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from hamburger.errors import check_choice
 from hamburger.layers.ham import Bread
-from hamburger.tensors import full_precision, widen
+from hamburger.tensors import full_precision, is_recomputing, widen
 
 CONVENTIONS = ("none", "equality", "inequality")
 WARM_UP_ITERATIONS = 15
@@ -49,7 +49,7 @@ class SpectralNorm(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         with full_precision(weight.device.type):
             matrix = widen(weight).flatten(1)
-            if self.training and not self.frozen:
+            if self.training and not self.frozen and not is_recomputing():
                 _power_iterate([(self, matrix.detach())], 1)
             # copies: the next call changes the buffers before the backward pass of this one
             u, v = (vector.to(matrix, copy=not self.frozen) for vector in (self.u, self.v))
