@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 
 import numpy as np
 import pytest
@@ -72,6 +74,15 @@ def test_a_summary_of_somebody_else_is_read_safely(photos, tmp_path, content):
             run(photos, tmp_path / "out")
     else:
         assert len(run(photos, tmp_path / "out").done) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have Unicode names only")
+def test_a_file_whose_name_is_not_unicode_has_failed(photos, tmp_path):
+    (photos / "d.jpg").rename(os.fsdecode(bytes(photos) + b"/\xff.jpg"))
+    summary = run(photos, tmp_path / "out")
+    assert len(summary.done) == 2 and len(summary.failed) == 2
+    failed = json.loads((tmp_path / "out" / "summary.json").read_text())["failed"]
+    assert any("\\udcff.jpg: its name is not valid Unicode" in each["reason"] for each in failed)
 
 
 def test_bad_image_does_not_stop_the_others(photos, tmp_path):

@@ -37,6 +37,11 @@ def test_breads_without_ham_have_their_own_name(make_run):
     assert {group.name: group.kind for group in found.groups} == {"breads": "breads", "nmf": "ham"}
 
 
+@pytest.mark.parametrize("parts", [5, True, {"ham": 1}, None])
+def test_parts_of_any_type_have_a_kind(make_run, parts):
+    assert studied(make_run("nmf", options={"parts": parts})).groups[0].kind == "breads"
+
+
 def test_groups_of_one_name_are_distinguished_by_settings(make_run):
     found = studied(
         make_run("nmf", options={"rank": 4}, name="a"), make_run("nmf", options={"rank": 8}, name="b"), make_run(None)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hamburger.errors import DataError, HamburgerError, InputError, NotFiniteError, OptionError
+from hamburger.errors import DataError, HamburgerError, InputError, NotFiniteError, OptionError, printable
 from hamburger.files import encode_json, parse_json, read_bytes, write_atomically
 from hamburger.tensors import list_tensors
 from hamburger.training import image_files
@@ -113,13 +113,16 @@ def predict_folder(
     after: Callable[[InputImage], object] = lambda image: None,
 ) -> Summary:
     """Predict all images found into `out`, with a summary.json that is also right after an interrupt."""
-    images = inputs.photos
+    images = tuple(image for image in inputs.photos if all(map(is_unicode, image.paths)))
     _refuse_to_overwrite(images, out, predictor)
     settings = predictor.settings() | ({"files": list(predictor.files)} if predictor.files else {})
     out.mkdir(parents=True, exist_ok=True)
     if images:
         Summary().write(out / SUMMARY, planned=output_names(images, predictor), **settings)
-    summary = Summary(failed=[(str(path), why) for path, why in inputs.failed])
+    unnamed = [image.path for image in inputs.photos if image not in images]
+    why = "its name is not valid Unicode, which no summary can hold; rename it"
+    failed = [*inputs.failed, *((path, f"{path}: {why}") for path in unnamed)]
+    summary = Summary(failed=[(printable(str(path)), printable(why)) for path, why in failed])
     try:
         for image in images:
             try:
@@ -307,6 +310,14 @@ def find_images(paths: Sequence[Path], *, recursive: bool = False, outside: Path
             seen.add(path.resolve())
             photos.append(InputImage(path, _unique_name(name, path.suffix, taken)))
     return FoundImages(tuple(photos), tuple(failed), tuple(left_out), tuple(repeated))
+
+
+def is_unicode(path: Path) -> bool:
+    """Whether the name of a file can be encoded; names on a disk are any bytes."""
+    try:
+        return bool(str(path).encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def _files(folder: Path, recursive: bool, outside: Path | None) -> Iterator[tuple[Path, str]]:

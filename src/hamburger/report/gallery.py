@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
+from hamburger.errors import NotFiniteError
 from hamburger.inspect.activations import rank_for, spectrum
 from hamburger.inspect.solves import code_maps, list_ham_layers
 from hamburger.registry import options_of
@@ -98,6 +99,13 @@ def _data(group: RunGroup) -> tuple[object, ...]:
 # -- images and predictions, side by side ------------------------------------------------------------------------------
 
 
+def _predict(gallery: Gallery, network: GalleryNetwork, index: int) -> Any:
+    try:
+        return gallery.visualizer.answer(network.net, network.info, gallery.device, index)
+    except NotFiniteError as broken:
+        raise NotFiniteError(f"report: {network.run.weights}: {broken}") from None
+
+
 def render_predictions(study: Study, gallery: Gallery) -> Markup:
     """Some random images, some where the context gains most, some where it loses most."""
     visualizer = gallery.visualizer
@@ -105,12 +113,7 @@ def render_predictions(study: Study, gallery: Gallery) -> Markup:
     wanted = [study.reference, study.best("ham"), study.best("rival") or study.best("breads")]
     found = [network for group in wanted for network in gallery.networks if network.group is group]
     shown = list(dict.fromkeys(found)) or list(gallery.networks[:1])
-    predictions = {
-        network.group.name: {
-            i: visualizer.answer(network.net, network.info, gallery.device, i) for i in gallery.indices
-        }
-        for network in shown
-    }
+    predictions = {network.group.name: {i: _predict(gallery, network, i) for i in gallery.indices} for network in shown}
     names = ", ".join(f"{network.group.name} (seed {network.run.seed})" for network in shown)
     caption = (
         f"{len(gallery.indices)} images of the {visualizer.split.split} split of {visualizer.split.name}, drawn with a "
