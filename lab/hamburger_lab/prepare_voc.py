@@ -27,7 +27,7 @@ from hamburger.segmentation.data.published import VOC_CLASSES, find_voc
 from hamburger.training.datasets import join_problems
 from hamburger.training.image_files import Bytes, encode_label_png, read_indices, voc_palette
 from hamburger.training.loader import prefetch
-from hamburger.training.safe_files import MAX_FILE_BYTES, check_pixels, describe
+from hamburger.training.safe_files import MAX_FILE_BYTES, check_pixels, check_relative, describe
 
 EXPECTED = {"trainaug": 10_582, "val": 1_449, "test": 1_456}
 SBD_PLACES = ("", "dataset", "benchmark_RELEASE/dataset", "SBD", "sbd", "SBD/dataset", "SBD/benchmark_RELEASE/dataset")
@@ -106,7 +106,7 @@ def _find_sbd(root: Path, sbd: Path | None) -> Path:
 def write_label(labels: Mapping[str, Path], target: Path, id: str) -> None:
     source = labels[id]
     is_png = source.suffix == ".png"
-    png = source.read_bytes() if is_png else encode_label_png(read_sbd_label(source), voc_palette(256))
+    png = read_bytes(source, MAX_FILE_BYTES) if is_png else encode_label_png(read_sbd_label(source), voc_palette(256))
     write_atomically(target / f"{id}.png", png)
 
 
@@ -123,12 +123,19 @@ def write_server_results(predicted: Path, out: Path) -> list[Path]:
     if not isinstance(classes, list) or not set(map(str, classes)) <= set(VOC_CLASSES):
         raise OptionError(f"{call}: {predicted} must have labels of PASCAL VOC's classes (got {shorten(classes)})")
     values = np.array([VOC_CLASSES.index(name) for name in classes], np.uint8)
-    ids = [Path(row["image"]).stem for row in summary["images"]]
+    try:
+        rows = [(Path(row["image"]).stem, check_relative(call, row["label"])) for row in summary["images"]]
+    except (KeyError, TypeError, AttributeError):
+        raise OptionError(f"{call}: {predicted / SUMMARY} lists no images with labels; predict them again") from None
+    ids = [id for id, _ in rows]
     if repeated := sorted({id for id in ids if ids.count(id) > 1}):
         raise OptionError(f"{call}: several images have the id {repeated[0]}; predict them into different folders")
     paths = [out / SERVER_FOLDER / f"{id}.png" for id in ids]
-    for path, row in zip(paths, summary["images"], strict=True):
-        label = values[read_indices(predicted / row["label"])]
+    for path, (_, name) in zip(paths, rows, strict=True):
+        label = read_indices(predicted / name)
+        if label.max(initial=0) >= len(values):
+            raise DataError(f"{call}: {predicted / name} has values that are none of its {len(values)} classes")
+        label = values[label]
         write_atomically(path, encode_label_png(label, voc_palette(256)))
     return paths
 

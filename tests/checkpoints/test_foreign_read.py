@@ -131,6 +131,13 @@ def test_not_a_state_dict(content: object, words: str, tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "a.pth")
 
 
+def test_attributes_of_a_dict_do_not_replace_its_methods(tmp_path: Path) -> None:
+    state = OrderedDict(hamnet("v2"))
+    state.__dict__["get"] = "x"
+    torch.save({"net": state}, tmp_path / "a.pth")
+    check_equal(read_checkpoint(tmp_path / "a.pth"), hamnet("v2"))
+
+
 def test_entries_that_are_not_tensors_are_named(tmp_path: Path) -> None:
     torch.save(hamnet("v2") | {"epoch": 3}, tmp_path / "a.pth")
     with pytest.warns(UserWarning, match="epoch"):

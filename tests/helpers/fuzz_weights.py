@@ -214,7 +214,7 @@ def edit_tensor_entry(rng: random.Random, content: bytes) -> tuple[bytes, str]:
         entry = dict(header[name])
         part = rng.choice(("dtype", "shape", "data_offsets", "name", "missing", "twice"))
         if part == "name":
-            header[rng.choice(("", "x", name + ".", "__metadata__x"))] = header.pop(name)
+            header[rng.choice(("", "x", "\x1b[31m\u202e", name + ".", "__metadata__x"))] = header.pop(name)
         elif part == "missing":
             del header[name]
         elif part == "twice":

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from scipy.io import loadmat
 
-from hamburger.errors import DataError, OptionError
+from hamburger.errors import DataError, HamburgerError, OptionError
 from hamburger.segmentation.data import create_dataset
 from hamburger_lab import prepare_voc as prepare
 from hamburger_lab.prepare_voc import EXPECTED, prepare_voc
@@ -106,6 +106,23 @@ def test_server_results_have_voc_ids_and_colours(tmp_path):
         label, palette = np.array(image), image.getpalette()
     assert label.tolist() == [[8, 15]]  # cat and person, as VOC numbers them
     assert palette[8 * 3 : 9 * 3] == [64, 0, 0] and palette[15 * 3 : 16 * 3] == [192, 128, 128]
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"label": "../../x.png"}, "leaves the data folder"),
+        ({"label": 3}, "lists no images"),
+        ({"image": None}, "lists no"),
+    ],
+)
+def test_server_results_read_labels_of_the_folder_only(tmp_path, row, says):
+    predicted = write_predictions(tmp_path / "one", ["cat", "dog"])
+    summary = json.loads((predicted / "summary.json").read_text())
+    summary["images"][0] |= row
+    (predicted / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(HamburgerError, match=says):
+        prepare.write_server_results(predicted, tmp_path / "out")
 
 
 def test_server_results_need_voc_classes_and_different_ids(tmp_path):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hamburger.checkpoints.weights_file import SCALE, Info, check_model_options, dequantise, open_weights, uses_timm
-from hamburger.errors import CheckpointError
+from hamburger.errors import CheckpointError, printable
 
 Network = TypeVar("Network", bound=nn.Module)
 FLOATS = ("F16", "BF16", "F32", "F64")  # as safetensors names them; a network converts them to its own
@@ -135,4 +135,4 @@ def _compare(planned: dict[str, Any], stored: dict[str, tuple[tuple[int, ...], s
         elif dtype not in (FLOATS if tensor.is_floating_point() else (INTEGERS.get(tensor.dtype),)):
             yield f"'{name}' has the dtype {dtype}, the network's {tensor.dtype}"
     for name in stored.keys() - known:
-        yield f"'{name[:200]}' is unexpected"
+        yield f"'{printable(name[:200])}' is unexpected"

@@ -10,6 +10,7 @@ import pickletools
 import re
 import warnings
 import zipfile
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from hamburger.errors import CheckpointError, HamburgerError, shorten
+from hamburger.errors import CheckpointError, HamburgerError, printable, shorten
 from hamburger.files import open_regular
 
 WRAPPERS = ("net", "state_dict", "model", "module")  # HamNet; mmcv and mmengine; common training scripts; DeepSpeed
@@ -60,6 +61,8 @@ def unwrap(checkpoint: object, name: str = "the checkpoint") -> dict[str, Tensor
     for _ in range(MAX_WRAPPERS):  # a pickled dict may contain itself
         if not isinstance(checkpoint, Mapping):
             raise CheckpointError(f"{name} holds a {type(checkpoint).__name__}, not a state dict (names to tensors)")
+        if isinstance(checkpoint, OrderedDict):  # a pickle may put other attributes in place of its methods
+            checkpoint = dict(OrderedDict.items(checkpoint))
         inside = [key for key in WRAPPERS if isinstance(checkpoint.get(key), Mapping)]
         if len(inside) > 1:
             raise CheckpointError(f"{name} holds several state dicts, {inside}; pass one of them")
@@ -236,4 +239,4 @@ class Report:
             lines += [f"  {title}:"] if entries else []
             lines += [f"    {key}{separator}{value}" for key, value in list(entries.items())[:SHOWN]]
             lines += [f"    ... {len(entries) - SHOWN} more in Report.{title}"] if len(entries) > SHOWN else []
-        return "\n".join(lines)
+        return printable("\n".join(lines))

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from torch import Tensor
 
-from hamburger.errors import DataError, OptionError, ShapeError, did_you_mean, shorten
+from hamburger.errors import DataError, OptionError, ShapeError, did_you_mean
 from hamburger.registry import Registry, options_of
 from hamburger.training.image_files import Bytes, Colour
 from hamburger.training.loader import Integers, KeyedRng, prefetch
@@ -94,8 +94,6 @@ def select_classes(call: str, names: Sequence[str], classes: Sequence[str | int]
 
     `classes`: names or numbers, as a sequence or a comma-separated string.
     """
-    if hidden := next((name for name in names if not name.isprintable()), None):
-        raise DataError(f"{call}: a class must have a printable name (got {shorten(hidden)})")
     if classes is None:
         return list(range(len(names)))
     requested = [part.strip() for part in classes.split(",")] if isinstance(classes, str) else classes

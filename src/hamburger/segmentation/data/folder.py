@@ -108,6 +108,8 @@ def read_classes(path: Path) -> dict[str, Colour | None]:
                 )
             words, colour = words[:-3], (r, g, b)
         name = " ".join(words)
+        if not name.isprintable():
+            raise DataError(f"{path}, line {number}: a class must have a printable name (got {shorten(name)})")
         if name in colours:
             raise DataError(f"{path}, line {number}: class {shorten(name)} is listed twice")
         colours[name] = colour
