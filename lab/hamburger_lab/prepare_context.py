@@ -132,7 +132,7 @@ def read_annotations(path: Path) -> tuple[dict[str, Entry], dict[Any, list[Entry
                 unknown.update([id] * (id not in LABELS))
     except DataError:
         raise
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         raise DataError(
             f"prepare context: {path} is not the annotations of PASCAL-Context; expected the official {FILE}"
         ) from None

@@ -62,6 +62,10 @@ def test_category_ids_are_in_the_order_of_the_classes():
         ({}, "train has 2 images, not 4,998; val has 1 images, not 5,105"),
         ({"images": 3}, "not the annotations of PASCAL-Context"),
         ({"annos_segmentation": [{"image_id": 0}]}, "not the annotations of PASCAL-Context"),
+        (
+            {"images": [{"file_name": "a.jpg", "phase": "val", "height": float("inf"), "width": 9}]},
+            "not the annotations of",
+        ),
         ({"images": [{"file_name": "a.jpg", "phase": "val", "height": -1, "width": 9}]}, "not the annotations of"),
     ],
 )

@@ -26,7 +26,7 @@ from hamburger.files import read_bytes
 from hamburger.segmentation.data import create_dataset
 from hamburger.stereo.data.files import read_disparity
 from hamburger.training.image_files import read_image
-from hamburger.training.safe_files import MAX_PIXELS, check_relative, describe, read_npy
+from hamburger.training.safe_files import MAX_PIXELS, check_relative, describe, read_lines, read_npy
 from hamburger_lab.prepare_voc import read_sbd_label
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -175,6 +175,9 @@ def test_what_a_library_quotes_from_a_damaged_file_can_be_printed():
 
 
 def test_files_are_bounded_and_regular(tmp_path):
+    (tmp_path / "list").write_bytes(b"a\n" * (2**20 + 1))
+    with pytest.raises(DataError, match="list: has 1,048,577 lines"):
+        read_lines(tmp_path / "list", "images")
     (tmp_path / "long").write_bytes(bytes(101))
     with pytest.raises(DataError, match="has 101 bytes; at most 100 are read"):
         read_bytes(tmp_path / "long", 100)

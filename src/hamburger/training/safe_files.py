@@ -4,6 +4,7 @@
 | --- | --- |
 | pixels of an image, a label or a disparity map | 2^26, as 8192 x 8192 |
 | a list of images or classes, a CIFAR batch, an SBD label (also decompressed) | 64 MiB |
+| lines of a list | 2^20 |
 | a JSON file of COCO instances | 2 GiB |
 | masks of all objects of one image | 4 GiB |
 """
@@ -22,6 +23,7 @@ from hamburger.files import read_bytes
 
 MAX_PIXELS = 2**26
 MAX_FILE_BYTES = 64 * 2**20
+MAX_LINES = 2**20
 MAX_JSON_BYTES = 2 * 2**30
 MAX_MASK_BYTES = 4 * 2**30
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024  # what Linux allows for a name, and enough for a path below the root
@@ -53,7 +55,10 @@ def read_lines(path: Path, content: str) -> list[str]:
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise DataError(f"{path}, line {line}: has a NUL character; it must list {content}")
-    return text.splitlines()
+    lines = text.splitlines()
+    if len(lines) > MAX_LINES:
+        raise DataError(f"{path}: has {len(lines):,} lines; at most {MAX_LINES:,} are read")
+    return lines
 
 
 def check_relative(where: str, name: str) -> str:
