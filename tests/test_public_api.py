@@ -132,3 +132,11 @@ def test_every_error_is_in_hb_errors():
             assert getattr(hb.errors, name) is getattr(hb, name)
     kinds = [kind for _, kind in inspect.getmembers(hb.errors, inspect.isclass) if issubclass(kind, Exception)]
     assert all(issubclass(kind, hb.HamburgerError) for kind in kinds)
+
+
+def test_a_name_that_needs_an_extra_says_how_to_install_it():
+    script = "import sys; sys.modules['numpy'] = None\nimport hamburger as hb\nhb.load"
+    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=120)
+    assert ended.stderr.splitlines()[-1].startswith(
+        "ImportError: hamburger.load needs numpy; pip install 'hamburger[train]'"
+    )

@@ -87,7 +87,12 @@ def __getattr__(name: str) -> Any:
     if name not in _IMPORTED_ON_USE:
         # with name and obj, Python itself suggests the nearest name
         raise AttributeError(f"module 'hamburger' has no attribute '{name}'", name=name, obj=sys.modules[__name__])
-    return getattr(import_module(_IMPORTED_ON_USE[name]), name)
+    try:
+        return getattr(import_module(_IMPORTED_ON_USE[name]), name)
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.startswith("hamburger"):
+            raise
+        raise ImportError(f"hamburger.{name} needs {missing.name}; {errors.install_extra('train')}") from missing
 
 
 def __dir__() -> list[str]:

@@ -39,7 +39,7 @@ MAX_PIXELS = 1024 * 1024
 class Predictor:
     """Label every pixel of an image.   3 h w uint8   ->   h w uint8, the class of each pixel
 
-    >>> predictor = hb.Predictor("hamnet-lite0-voc")        # or a run folder, a file, a network
+    >>> predictor = hb.Predictor("runs/voc")            # or a .safetensors file, a name of list_weights, a network
     >>> labels = predictor(image)
 
     `info` is by default that of the network, as `load` sets it. The image is resized so that its longer side has `side`

@@ -183,7 +183,7 @@ def voc_352() -> SegmentationRecipe:
 
 @segmentation_recipes.register("hamnet-lite0-voc")
 def hamnet_lite0_voc() -> SegmentationRecipe:
-    """The network that ships with hamburger: EfficientNet-Lite0 and an online NMF ham on the data of `voc-352`.
+    """A small network for photos: EfficientNet-Lite0 and an online NMF ham on the data of `voc-352`.
 
     1.6 million samples with colour changes. Pass weights of timm's tf_efficientnet_lite0 with `--set
     model.pretrained=FILE`; `python -m hamburger_lab.shipped_weights` converts other names. Device: GPU.
@@ -205,7 +205,7 @@ def hamnet_lite0_voc() -> SegmentationRecipe:
 
 @segmentation_recipes.register("hamnet-r50-voc")
 def hamnet_r50_voc() -> SegmentationRecipe:
-    """As `hamnet-lite0-voc` with a ResNet-50 v1 and half the batch: more accurate, five times the size. Device: GPU."""
+    """As `hamnet-lite0-voc` with a ResNet-50 v1 and half the batch. Device: GPU."""
     base = hamnet_lite0_voc()
     model = replace(base.model, backbone="resnet50", backbone_options=dict(PLAIN))
     return replace(base, name="hamnet-r50-voc", model=model, optim=replace(base.optim, lr=0.015), batch=32)

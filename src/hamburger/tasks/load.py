@@ -20,7 +20,7 @@ HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 def load(name: str | os.PathLike[str], *, device: str | torch.device = "cpu", **hub_options: Any) -> nn.Module:
     """Return a trained network by name, of a run folder, a file or a Hugging Face repository, in evaluation mode.
 
-    >>> net = hb.load("hamnet-lite0-voc")                  # a name of hb.list_weights()
+    >>> net = hb.load(name)                                # a name of hb.list_weights()
     >>> net = hb.load("runs/voc")                          # the best weights of a run
     >>> net = hb.load("runs/voc/best.safetensors")         # a weights file, or a folder with config.json
     >>> net = hb.load("someone/hamnet-voc", revision="v1") # a repository on the hub
