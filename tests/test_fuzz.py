@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from fuzz import FUZZERS
-from fuzz_cases import Case, Fuzzer
+from fuzz_cases import NASTY, Case, Fuzzer
 
 from hamburger.errors import DataError
 
@@ -45,6 +45,13 @@ def test_more_damaged_input_is_refused_or_read(reader):
 
 
 # -- the fuzzer itself -------------------------------------------------------------------------------------------------
+
+
+def test_cases_do_not_change_the_values_that_later_ones_draw():
+    before = repr(NASTY)
+    for number in range(300):
+        FUZZERS["checkpoint"].case(0, number)
+    assert repr(NASTY) == before
 
 
 def fail_with(error):

@@ -31,7 +31,7 @@ def hostile_values() -> list[Any]:
     shared: dict[Any, Any] = {}
     shared["net"] = shared["model"] = shared
     return [
-        *NASTY,
+        *copy.deepcopy(NASTY),  # a later change of the same state must not reach other cases
         *(tensor, tensor.half(), tensor.new_zeros(0), tensor * float("nan"), torch.tensor(2**62), torch.zeros(2, 3).T),
         *(torch.ones(1).expand(10**6, 10**6), torch.ones(4, dtype=torch.complex64), torch.ones(2, 2).to_sparse()),
         *(torch.ones(3, device="meta"), torch.nn.Parameter(tensor)),
