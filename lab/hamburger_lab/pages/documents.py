@@ -66,7 +66,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "core-table": lambda results: hams.core_table(results.rows("core_cpu")),
     "ham-h200": lambda results: hams.roofline_table(results.rows("ham_h200")),
     "profile-h200": lambda results: hams.profile_markdown(results.rows("profile_h200")),
-    "table3-headline": lambda results: table3.headline(results.rows("table3_h200")),
+    "table3-headline": lambda results: table3.headline(results.rows("table3_headline_h200")),
     "table3-rivals": lambda results: table3.against_ham(results.rows("table3_h200")),
     "table3-batch": lambda results: table3.against_ham(results.rows("table3_batch16_h200")),
     "table3-paper": lambda results: table3.against_paper(results.rows("table3_h200"), "float32"),
