@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.errors import InputError
-from hamburger.hams import as_gradient
+from hamburger.hams import NMF, as_gradient
 from hamburger.hams.decompose import solve_ham
 from hamburger.inspect.activations import (
     attention_layers,
@@ -22,10 +22,12 @@ from hamburger.inspect.activations import (
 )
 from hamburger.inspect.solves import fold_heads, list_ham_layers, output_gradient, prepare_solve
 from hamburger.layers.ham import HamLayer
+from hamburger_lab.bench import authors_reference
 
 CONTEXT = "head.context"
 SILENT = 0.01  # a channel is silent below this fraction of the mean channel's RMS
 IGNORE = 255
+AUTHORS_SEED = 0  # of the dictionary of the authors' NMF
 STRATEGIES = ("one-step", "truncated:1", "truncated:2")
 # stored spectra hold the energy in so many of the largest singular values
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -37,6 +39,7 @@ def measure_context(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *,
 
     `batches` yields (images b 3 h w as the network takes them, labels b h w). Returned keys:
 
+    - `rank_authors`: effective rank of D C by the authors' NMF on the same X, from a random dictionary of its own;
     - `rank_*` (effective rank), `rank90_*` (singular values for 90 % of the energy), `numerical_*` (singular values
       that float32 can tell from zero) and `spectrum_*` (shares of energy in the COUNTS largest), each for the layer's
       input (`before`), its output (`after`), the ham's output D C (`ham`), the n x n attention matrix of each head
@@ -77,6 +80,8 @@ def measure_context(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *,
             add(key, torch.full((len(images),), float(size)))
         if ham_name is not None:
             add("bound", torch.full((len(images),), float(hams[ham_name].ham.rank)))
+            if isinstance(hams[ham_name].ham, NMF):
+                add("rank_authors", authors_rank(hams[ham_name], activations[ham_name].before))
             for key, value in compare_gradients(net, images, labels, ham_name).items():
                 add(key, torch.tensor([value]))
     if not values_of:
@@ -92,6 +97,15 @@ def numerical_rank(shares: Tensor, size: int) -> Tensor:
     """
     parts = shares.diff(dim=1, prepend=shares.new_zeros(len(shares), 1))
     return (parts > (size * torch.finfo(torch.float32).eps) ** 2 * parts[:, :1]).sum(1)
+
+
+def authors_rank(layer: HamLayer, x: Tensor) -> Tensor:
+    """Effective rank of what the authors' NMF makes of the input of an NMF layer.   b d *spatial   ->   b"""
+    data, _ = prepare_solve(layer, x.float())
+    generator = torch.Generator().manual_seed(AUTHORS_SEED)
+    bases = torch.rand(len(data), data.shape[1], layer.ham.rank, generator=generator)
+    solution = authors_reference.nmf(data, F.normalize(bases, dim=1).to(data), layer.eval_steps)
+    return effective_rank(cumulative_energy(solution.reconstruction))
 
 
 def silent_share(maps: Tensor) -> Tensor:

@@ -16,8 +16,7 @@ GRADIENTS = ("one-step", "bptt", "truncated:1", "truncated:2")
 CLIP = 1  # largest norm of all gradients; about the norm of the one-step gradient
 INITS = ("random", "fixed", "learned", "online")
 TEMPERATURES = (1, 0.1, 0.01)
-TRAINED_STEPS = (1, 3, 6)
-MOST_STEPS = 8  # largest K that the paper trains with; evaluated with the same K
+TRAINED_STEPS = (1, 3, 6, 8)
 TESTED_STEPS = (1, 3, 6, 12, 50)
 DRAWS = (1, 2, 3)
 ATTENTIONS = ("sa-flash", "da", "nonlocal")  # contexts with an n x n matrix
@@ -121,9 +120,32 @@ def init(recipe: SupervisedTraining) -> Grid:
 
 @ablations.register("temperature")
 def temperature(recipe: SupervisedTraining) -> Grid:
-    """Table 9: temperature of CD and VQ."""
-    cells = [(name, value) for name in ("cd", "vq") for value in TEMPERATURES]
-    return {f"{name}-t{value:g}": ham_variant(recipe, name, temperature=value) for name, value in cells}
+    """Table 9: temperature of CD and VQ; the paper's scores of CD are those of an online dictionary."""
+    grid = {}
+    for value in TEMPERATURES:
+        grid |= {f"{name}-t{value:g}": ham_variant(recipe, name, temperature=value) for name in ("cd", "vq")}
+        grid[f"cd-online-t{value:g}"] = ham_variant(recipe, "cd", init="online", temperature=value)
+    return grid
+
+
+@ablations.register("options")
+def options(recipe: SupervisedTraining) -> Grid:
+    """Options that appendix F names in words, versions of the layer, and the rank of what each NMF returns."""
+    _head(recipe, "options")
+    nmf = {
+        "nmf": {},
+        "nmf-cosine": {"codes_init": "cosine"},
+        "nmf-uniform": {"codes_init": "uniform"},
+        "nmf-fixed": {"init": "fixed"},
+        "nmf-online": {"init": "online"},
+        "nmf-paper": {"version": "paper"},
+        "nmf-v2": {"version": "v2"},
+    }
+    grid: Grid = {}
+    for name, changed in nmf.items():
+        grid[name] = ham_variant(recipe, "nmf", **changed)
+        grid[f"{name}-inside"] = CellVariant(weights=name, evaluation=("--statistics-images", str(INSPECTED_IMAGES)))
+    return grid | {"cd": ham_variant(recipe, "cd"), "cd-beta0.01": ham_variant(recipe, "cd", beta=0.01)}
 
 
 @ablations.register("latent")
@@ -154,7 +176,6 @@ def steps(recipe: SupervisedTraining) -> Grid:
                     grid[f"{trained_name}-at{tested}"] = CellVariant(
                         weights=trained_name, evaluation=("--steps", str(tested))
                     )
-        grid[f"{name}-k{MOST_STEPS}"] = ham_variant(recipe, name, steps=MOST_STEPS)
     return grid
 
 

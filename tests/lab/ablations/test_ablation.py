@@ -272,7 +272,7 @@ def test_evaluations_of_one_network_share_a_process(tmp_path):
     queue = plan.queue
     assert sorted(name for cell in queue for name in cell.names) == sorted(cell.name for cell in plan.remaining)
     together = {cell.name: cell for cell in queue if len(cell.names) > 1}
-    assert len(together) == 9 + 3  # networks with other steps, with drawn dictionaries
+    assert len(together) == 12 + 3  # networks with other steps, with drawn dictionaries
     out = tmp_path / "runs"
     words = together["vq-k3-at1-seed0"].command(out, None)
     assert words[3:] == [
@@ -287,7 +287,7 @@ def test_evaluations_of_one_network_share_a_process(tmp_path):
     plan.begin()
     run_grid(queue, out, jobs=4, command=several, done=plan.write_finished)
     assert not plan_of(tmp_path, "steps", "dictionary", "inside", seeds=[0]).queue
-    assert [len(read_rows(tmp_path / f"{name}.jsonl")) for name in ("steps", "dictionary", "inside")] == [48, 12, 14]
+    assert [len(read_rows(tmp_path / f"{name}.jsonl")) for name in ("steps", "dictionary", "inside")] == [63, 12, 14]
     (out / "vq-k3-at6-seed0" / "result.json").unlink()
     (tmp_path / "steps.jsonl").unlink()
     (left,) = plan_of(tmp_path, "steps", seeds=[0]).queue

@@ -10,7 +10,8 @@ from torch import nn
 
 import hamburger as hb
 from hamburger.errors import InputError, UnknownNameError
-from hamburger.inspect.activations import attention_maps
+from hamburger.inspect.activations import attention_maps, record_activations
+from hamburger.inspect.solves import prepare_solve
 from hamburger_lab.ablations import context_statistics
 from hamburger_lab.ablations.context_statistics import COUNTS, compare_gradients, measure_context, silent_share
 
@@ -110,6 +111,22 @@ def test_the_output_of_a_ham_has_at_most_its_rank():
     assert found["bound"] == 2 and found["numerical_ham"] <= 2 and 1 <= found["rank_ham"] <= 2
     assert found["spectrum_ham"][1] == pytest.approx(1, abs=1e-6)
     assert "rank_attention" not in found
+
+
+def test_the_authors_nmf_from_the_same_dictionary_has_the_same_rank(monkeypatch):
+    """Both start from their own random dictionaries; given that of the layer, the ranks agree."""
+    torch.manual_seed(0)
+    net = Net("nmf")
+    images, labels = torch.rand(2, 3, 6, 6), torch.randint(0, 4, (2, 6, 6))
+    free = measure_context(net, [(images, labels)])
+    assert 1 <= free["rank_authors"] <= 2
+    layer = net.get_submodule("head.context").ham
+    before = record_activations("test", net, images, ["head.context.ham"])["head.context.ham"].before
+    bases = prepare_solve(layer, before)[1]
+    monkeypatch.setattr(torch, "rand", lambda *size, generator: bases.expand(size).clone())
+    given = measure_context(net, [(images, labels)])
+    assert given["rank_authors"] == pytest.approx(given["rank_ham"], rel=1e-4)
+    assert free["rank_authors"] != pytest.approx(given["rank_authors"], rel=1e-4)
 
 
 def test_mistakes_are_named():
