@@ -121,7 +121,7 @@ def init(recipe: SupervisedTraining) -> Grid:
 @ablations.register("temperature")
 def temperature(recipe: SupervisedTraining) -> Grid:
     """Table 9: temperature of CD and VQ; the paper's scores of CD are those of an online dictionary."""
-    grid = {}
+    grid: Grid = {}
     for value in TEMPERATURES:
         grid |= {f"{name}-t{value:g}": ham_variant(recipe, name, temperature=value) for name in ("cd", "vq")}
         grid[f"cd-online-t{value:g}"] = ham_variant(recipe, "cd", init="online", temperature=value)
