@@ -152,8 +152,8 @@ def test_foreign_summary_json_is_kept(photos, tmp_path):
 
 
 def test_files_of_a_killed_call_may_be_overwritten(photos, tmp_path):
-    answers, found = SegmentationPredictor(ByColour(), info(), "cpu"), find_images([photos]).photos
-    Summary().write(tmp_path / "out" / "summary.json", planned=output_names(found, answers))
+    predictor, images = SegmentationPredictor(ByColour(), info(), "cpu"), find_images([photos]).photos
+    Summary().write(tmp_path / "out" / "summary.json", planned=output_names(images, predictor))
     (tmp_path / "out" / "a.png").write_bytes(b"written before the kill")
     run(photos, tmp_path / "out")
     assert "earlier" not in json.loads((tmp_path / "out" / "summary.json").read_text())

@@ -40,17 +40,17 @@ def test_tiling_does_not_shift_pixels(height, width, options):
     """A pointwise network gives the same label through tiles, windows and flips."""
     strongest = picture(height, width)[0] % 3
     image = torch.stack([(strongest == colour).to(torch.uint8) * 255 for colour in range(3)])
-    found = Predictor(ByColour(), info(), "cpu", max_pixels=4096, **options)(image)
-    assert found.dtype == torch.uint8
-    assert torch.equal(found, strongest + 1)
+    labels = Predictor(ByColour(), info(), "cpu", max_pixels=4096, **options)(image)
+    assert labels.dtype == torch.uint8
+    assert torch.equal(labels, strongest + 1)
 
 
 @pytest.mark.parametrize("scales", [(0.5,), (0.5, 1.0, 2.0)], ids=str)
 def test_scales_keep_size_and_position(scales):
     image = torch.zeros(3, 60, 90, dtype=torch.uint8)
     image[0, :30], image[1, 30:, :45], image[2, 30:, 45:] = 255, 255, 255
-    found = Predictor(ByColour(), info(), "cpu", scales=scales)(image)
-    assert (found[:27] == 1).all() and (found[33:, :42] == 2).all() and (found[33:, 48:] == 3).all()
+    labels = Predictor(ByColour(), info(), "cpu", scales=scales)(image)
+    assert (labels[:27] == 1).all() and (labels[33:, :42] == 2).all() and (labels[33:, 48:] == 3).all()
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (31, 46), (64, 64)], ids=str)

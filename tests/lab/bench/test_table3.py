@@ -227,7 +227,7 @@ def test_block_alternates_inputs_and_drops_gradients(monkeypatch):
     monkeypatch.setattr(one, "train", spy)
     monkeypatch.setattr(timed_module, "time_call", lambda run, args, device: (run(*args), 12.0)[1])
     assert one.samples("train", 2, calls=4) == [3.0, 3.0]  # of one call
-    assert [any(x is own for own in one.inputs) for x, _ in seen] == [True] * 8
+    assert [any(x is expected for expected in one.inputs) for x, _ in seen] == [True] * 8
     assert all(a is not b for (a, _), (b, _) in itertools.pairwise(seen))
     assert not any(grad for _, grad in seen)
     assert all(p.grad is not None for p in one.parameters)  # of the last, after the clock has stopped
