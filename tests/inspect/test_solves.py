@@ -67,7 +67,7 @@ def test_kept_terms_match_truncated_gradients(name, heads):
     images = IMAGES.double()
     series = gradient_series(net, images, lambda y: y.square().sum())
     assert series.terms.shape[:3] == (2, heads, 3)
-    shown = {"one-step": series.kept(0), "truncated:2": series.kept(2), "bptt": series.total}
+    shown = {"one-step": series.truncate(0), "truncated:2": series.truncate(2), "bptt": series.total}
     for grad, value in shown.items():
         other = network(name, heads=heads, grad=grad).double().eval()
         leaves = []
