@@ -18,9 +18,9 @@ from hamburger_lab.claims.tables import as_rows, claims_markdown, judge_all, res
 
 def test_detectable_effect_is_half_the_interval(committed, text):
     rows = as_rows(judge_all(committed))
-    assert all((row["could_tell"] is not None) == (row["ci"] is not None) for row in rows if row["unit"] == "points")
+    assert all((row["detectable"] is not None) == (row["ci"] is not None) for row in rows if row["unit"] == "points")
     row = next(row for row in rows if row["id"] == "gradient-cd")
-    assert row["could_tell"] == pytest.approx((row["ci"][1] - row["ci"][0]) / 2, rel=1e-2)
+    assert row["detectable"] == pytest.approx((row["ci"][1] - row["ci"][0]) / 2, rel=1e-2)
     assert "detectable" in claims_markdown(committed) and "detectable" in text
 
 
