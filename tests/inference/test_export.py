@@ -119,7 +119,7 @@ def test_invalid_export_options_raise(tmp_path):
 
 
 def test_generated_image_has_contrast_and_is_reproducible():
-    picture = generated_image(50, 70)
-    assert picture.shape == (3, 50, 70) and picture.dtype == torch.uint8
-    assert torch.equal(picture, generated_image(50, 70)) and not torch.equal(picture, generated_image(50, 70, seed=1))
-    assert picture.float().std() > 30
+    image = generated_image(50, 70)
+    assert image.shape == (3, 50, 70) and image.dtype == torch.uint8
+    assert torch.equal(image, generated_image(50, 70)) and not torch.equal(image, generated_image(50, 70, seed=1))
+    assert image.float().std() > 30

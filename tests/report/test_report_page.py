@@ -113,7 +113,7 @@ def test_report_of_a_whole_study(whole):
 
     # a rival that wins is reported as such
     assert "A rival wins: sa minus nmf is +9.33 points over 3 shared seeds" in text
-    # figures: dots, two curves, two spectra; rows of pictures and of atoms
+    # figures: dots, two curves, two spectra; rows of images and of atoms
     assert page.figures == 5
     assert text.count('class="tiles') >= 2 + 2
     assert "Random images" in text and "gains most" in text and "loses most" in text

@@ -466,14 +466,14 @@ def lines(path):
 
 
 def test_command_writes_rows_and_a_figure(tmp_path, monkeypatch, capsys):
-    result, picture = tmp_path / "rows.jsonl", tmp_path / "deep" / "plot.png"
+    result, plot = tmp_path / "rows.jsonl", tmp_path / "deep" / "plot.png"
     sizes = ("--modules", "nmf,a2", "--sizes", "64,256", "--channels", 16)
-    files = ("--json", result, "--plot", picture, "--csv", tmp_path / "rows.csv")
+    files = ("--json", result, "--plot", plot, "--csv", tmp_path / "rows.csv")
     assert command(monkeypatch, *sizes, *files) == 0
     assert [line["module"] for line in lines(result)] == ["nmf", "a2"] * 2
     header, *rest = (tmp_path / "rows.csv").read_text().splitlines()
     assert header.startswith("module,n,params,macs,infer_ms") and len(rest) == 4
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert plot.read_bytes().startswith(b"\x89PNG")
     shown = capsys.readouterr().out
     assert "a2" in shown and "growth" in shown
 
