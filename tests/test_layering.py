@@ -42,16 +42,16 @@ def imported(path):
 
 def violations():
     for path in sorted(SOURCE.rglob("*.py")):
-        own, *rest = path.relative_to(SOURCE).parts
-        if own in ("__init__.py", "__main__.py"):
+        importer, *rest = path.relative_to(SOURCE).parts
+        if importer in ("__init__.py", "__main__.py"):
             continue
-        height = ORDER.index(own) if rest else -1
+        height = ORDER.index(importer) if rest else -1
         for package in sorted(set(imported(path))):
             if package in ("relative", "hamburger_lab"):
                 yield f"{path.relative_to(SOURCE)}: {package} import"
             elif ORDER.index(package) > height:
                 yield f"{path.relative_to(SOURCE)}: imports {package}, which is above it"
-            elif {own, package} <= TASKS and own != package and (own, package) not in ALLOWED:
+            elif {importer, package} <= TASKS and importer != package and (importer, package) not in ALLOWED:
                 yield f"{path.relative_to(SOURCE)}: imports {package}, another task"
 
 

@@ -20,4 +20,4 @@ def test_tensors_of_nested_values_are_mapped_and_the_rest_is_kept():
     doubled = map_tensors(lambda t: t + 1, value)
     assert isinstance(doubled["y"], Pair) and doubled["x"][1] == "text" and doubled["z"] == 3
     assert [t.tolist() for t in list_tensors(doubled)] == [[2, 2], [1, 1, 1], [2, 2]]
-    assert all(found is expected for found, expected in zip(list_tensors(value), [a, b, a], strict=True))
+    assert all(actual is expected for actual, expected in zip(list_tensors(value), [a, b, a], strict=True))

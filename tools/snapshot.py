@@ -282,8 +282,8 @@ def record_gan(record: Record, name: str, build: Callable[[], Any]) -> None:
 def record_gans(record: Record, names: list[str]) -> None:
     multipliers = {"generator_multipliers": [4] * 4, "discriminator_multipliers": [4, 4, 4, 1]}
     small = {"resolution": 32, "num_classes": 5, "latent": 12, "width": 16, **multipliers}
-    own = {"context_options": {"rank": 8, "steps": 6}}
-    cases: list[tuple[str, dict[str, Any]]] = [(name, own if "ham" in name else {}) for name in names]
+    ham_options = {"context_options": {"rank": 8, "steps": 6}}
+    cases: list[tuple[str, dict[str, Any]]] = [(name, ham_options if "ham" in name else {}) for name in names]
     cases += [("sagan", {"context": h, "context_options": CONTEXT_OPTIONS[h]}) for h in HAMS]
     for name, options in cases:
         build = partial(hb.create_gan, name, **small, **options)
@@ -368,15 +368,15 @@ def write(target: Path) -> int:
     torch.use_deterministic_algorithms(True)
     began, record = time.monotonic(), Record()
     record.put("environment/torch", torch.__version__)
-    with tempfile.TemporaryDirectory() as made, ThreadPoolExecutor(1) as beside:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(1) as executor:
+        folder = Path(temporary)
         write_images(folder)
         lines = ham(folder, "list").splitlines()
         kinds = {kind: names.split() for kind, _, names in (line.partition(":") for line in lines)}
         record.put("names/list", kinds)
         # commands on one core, the rest on the other
-        jobs = [beside.submit(record.case, record_run, command, folder, command) for command in TRAINED]
-        jobs += [beside.submit(record.case, record_kind, f"names/list {kind}", folder, kind) for kind in kinds]
+        jobs = [executor.submit(record.case, record_run, command, folder, command) for command in TRAINED]
+        jobs += [executor.submit(record.case, record_kind, f"names/list {kind}", folder, kind) for kind in kinds]
         record_names(record)
         for work in (record_decompositions, record_hamburgers, record_contexts, record_insertions):
             work(record)
@@ -418,8 +418,8 @@ def main() -> int:
     comparing = commands.add_parser("compare", help="print every difference; exit status 1 where there is one")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
-    given = parser.parse_args()
-    return write(given.file) if given.command == "write" else compare(given.before, given.after)
+    arguments = parser.parse_args()
+    return write(arguments.file) if arguments.command == "write" else compare(arguments.before, arguments.after)
 
 
 if __name__ == "__main__":

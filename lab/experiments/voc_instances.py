@@ -174,7 +174,7 @@ def detect(
         for first in range(0, len(group), EVALUATION_BATCH)
     ]
     order = [index for batch in batches for index in batch]
-    found: dict[int, ScoredImage] = {}
+    scored: dict[int, ScoredImage] = {}
     with (
         evaluation_mode(net, fixed_size=False),
         closing(prefetch(split.__getitem__, order, workers=workers, depth=4 * EVALUATION_BATCH)) as scenes,
@@ -183,8 +183,8 @@ def detect(
             read = [next(scenes) for _ in batch]
             detections = net([scene.image.to(device).float() / 255 for scene in read])
             for index, scene, objects in zip(batch, read, detections, strict=True):
-                found[index] = describe_image(index, scene, objects)
-    return [found[index] for index in indices]
+                scored[index] = describe_image(index, scene, objects)
+    return [scored[index] for index in indices]
 
 
 def log_event(event: object) -> None:

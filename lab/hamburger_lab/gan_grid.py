@@ -84,11 +84,11 @@ def check_data(grid: Sequence[Cell], out: Path, digest: str) -> None:
     for cell in grid:
         result = RunFolder(out / cell.name).result()
         if result is not None and result.get("data_sha256") != digest:
-            seen = str(result.get("data_sha256", "unknown"))[:12]
+            stored = str(result.get("data_sha256", "unknown"))[:12]
             raise OptionError(
-                f"gan grid: the run in {out / cell.name} was trained on other images (sha256 {seen}) than --data holds "
-                f"({digest[:12]}); give the same --data, or name another folder with --out. If they are the same, "
-                f"remove its {RESULT}: --resume writes it again from the checkpoint"
+                f"gan grid: the run in {out / cell.name} was trained on other images (sha256 {stored}) than --data "
+                f"holds ({digest[:12]}); give the same --data, or name another folder with --out. If they are the "
+                f"same, remove its {RESULT}: --resume writes it again from the checkpoint"
             )
 
 

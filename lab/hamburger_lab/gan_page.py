@@ -113,8 +113,8 @@ def _samples(run: RunRecord, generator: Generator | None) -> Markup:
     steps = list(sheets)
     if not steps:
         return html.paragraph("No sample sheet yet.", kind="soft")
-    kept = sorted({steps[round(i * (len(steps) - 1) / (SHEETS - 1))] for i in range(SHEETS)})
-    entries = [(html.encode_image(read_image(sheets[step])), f"step {step:,}") for step in kept]
+    chosen_steps = sorted({steps[round(i * (len(steps) - 1) / (SHEETS - 1))] for i in range(SHEETS)})
+    entries = [(html.encode_image(read_image(sheets[step])), f"step {step:,}") for step in chosen_steps]
     parts = [html.paragraph("The same latents each time; each row is one class."), html.tiles(entries, large=True)]
     if generator is not None:
         entries = [(html.encode_image(draw_class_rows(generator)), "now")]

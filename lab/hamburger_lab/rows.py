@@ -62,7 +62,7 @@ NUMBER_PREFIXES = (
 )
 STUDY_FIELDS = {
     *("input", "ham", "temperature", "seed", "L_h", "L_G", "bound"),
-    *("through sweeps", "settled at", "rate", "dy/dh0"),
+    *("through steps", "converged at", "rate", "dy/dh0"),
 }
 # settings that do not change the score of the last step, or that the row states
 NEUTRAL_SETTINGS = ("steps=", "keep=", "eval_every=", "checkpoint_every=", "model.context=", "model.context_options.")
@@ -174,9 +174,9 @@ def read_study(path: Path) -> Row:
 GENERATED_PREFIX = "patchwork"  # recipes with this beginning train on generated scenes
 
 
-def select_rows(rows: Iterable[Row], **wanted: Any) -> list[Row]:
+def select_rows(rows: Iterable[Row], **fields: Any) -> list[Row]:
     """Return the rows whose fields have these values."""
-    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return [row for row in rows if all(row[key] == value for key, value in fields.items())]
 
 
 def values_by_seed(rows: Iterable[Row], key: str, name: str, field: str, scale: float) -> dict[int, float]:

@@ -179,25 +179,25 @@ def parse_arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(values: Sequence[str] | None = None) -> None:
-    given = parse_arguments(values)
-    run, device = given.run or Path("runs") / given.name, pick_device(given.device)
+    arguments = parse_arguments(values)
+    run, device = arguments.run or Path("runs") / arguments.name, pick_device(arguments.device)
     try:
-        if given.only != "ship":
-            recipe = build_recipe(given.name, run, given.pretrained, given.set)
+        if arguments.only != "ship":
+            recipe = build_recipe(arguments.name, run, arguments.pretrained, arguments.set)
             resume = (run / "recipe.json").exists()
             accelerator = "cuda" if device.type == "cuda" else "cpu"
             train(
                 BatchedSegmentation(),
                 recipe,
                 run,
-                data=given.data,
+                data=arguments.data,
                 accelerator=accelerator,
                 resume=resume,
                 on_event=lambda event: write(str(event)),
             )
-        if given.only != "train":
-            limits = {"tolerance": given.tolerance, "max_mb": given.max_mb}
-            ship(given.name, run, given.data, out=given.out, rows=given.json, device=device, **limits)
+        if arguments.only != "train":
+            limits = {"tolerance": arguments.tolerance, "max_mb": arguments.max_mb}
+            ship(arguments.name, run, arguments.data, out=arguments.out, rows=arguments.json, device=device, **limits)
     except HamburgerError as error:
         raise SystemExit(f"shipped_weights: {error}") from None
 

@@ -43,10 +43,10 @@ def mean_over_samples(x: Tensor) -> Tensor:
 
 def gather_objects(value: Any) -> list[Any]:
     """Return the values of all ranks, in order of rank; all must call this together."""
-    gathered = [value] * world_size()
+    values = [value] * world_size()
     if world_size() > 1:
-        dist.all_gather_object(gathered, value)
-    return gathered
+        dist.all_gather_object(values, value)
+    return values
 
 
 class _SumOverRanks(torch.autograd.Function):

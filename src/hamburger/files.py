@@ -128,8 +128,8 @@ def _find_not_finite(value: Any, name: str = "the value") -> str | None:
         value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, (list, tuple)) else ()
     )
     prefix = "" if name == "the value" else name
-    found = (_find_not_finite(item, f"{prefix}[{key!r}]") for key, item in places)
-    return next((place for place in found if place), None)
+    candidates = (_find_not_finite(item, f"{prefix}[{key!r}]") for key, item in places)
+    return next((place for place in candidates if place), None)
 
 
 def nullify_not_finite(value: Any) -> Any:

@@ -23,15 +23,15 @@ def plain(**options):
 
 
 def quantised(state):
-    found = {}
+    tensors = {}
     for name, value in state.items():
         if value.dim() < 2:
-            found[name] = value
+            tensors[name] = value
             continue
         scale = value.abs().amax(tuple(range(1, value.dim()))) / 127
-        found[name] = (value / scale.reshape(-1, *[1] * (value.dim() - 1))).round().to(torch.int8)
-        found[name + ".scale"] = scale
-    return found
+        tensors[name] = (value / scale.reshape(-1, *[1] * (value.dim() - 1))).round().to(torch.int8)
+        tensors[name + ".scale"] = scale
+    return tensors
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "pth", "wrapped", "whole"])

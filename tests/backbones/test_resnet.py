@@ -67,9 +67,9 @@ def test_values_match_torchvision(name, stride):
     x = torch.randn(1, 3, 65, 47)
     with torch.no_grad():
         y = theirs.maxpool(theirs.relu(theirs.bn1(theirs.conv1(x))))
-        for found, stage in zip(ours(x), (theirs.layer1, theirs.layer2, theirs.layer3, theirs.layer4), strict=True):
+        for actual, stage in zip(ours(x), (theirs.layer1, theirs.layer2, theirs.layer3, theirs.layer4), strict=True):
             y = stage(y)
-            assert_close(found, y)
+            assert_close(actual, y)
 
 
 def test_training_survives_one_image_of_one_position():

@@ -57,8 +57,8 @@ def test_transformers_take_images_of_any_size(name, stride, options):
     plain.load_state_dict(net.backbone.net.state_dict())
     x = torch.randn(1, 3, 224, 224)
     with torch.no_grad():
-        for found, expected in zip(net.backbone.net(x), plain(x), strict=True):
-            torch.testing.assert_close(found, expected)
+        for actual, expected in zip(net.backbone.net(x), plain(x), strict=True):
+            torch.testing.assert_close(actual, expected)
 
 
 def test_a_fixed_size_encoder_reports_unknown_corners():

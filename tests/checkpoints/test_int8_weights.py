@@ -40,8 +40,8 @@ def test_large_weights_become_int8_and_everything_else_is_exact(net, tmp_path):
 def test_outputs_barely_change(net, tmp_path):
     save_weights(tmp_path / "int8.safetensors", net, int8=True)
     image = torch.randn(1, 3, 48, 48)
-    expected, found = net(image), hb.load(tmp_path / "int8.safetensors")(image)
-    assert 0 < (found - expected).abs().max() < 0.02 * expected.abs().max()
+    expected, actual = net(image), hb.load(tmp_path / "int8.safetensors")(image)
+    assert 0 < (actual - expected).abs().max() < 0.02 * expected.abs().max()
 
 
 def test_rounding_is_symmetric_and_to_the_nearest():

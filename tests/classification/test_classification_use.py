@@ -108,13 +108,13 @@ def test_an_exported_classifier_matches_torch(run, photos, tmp_path, format):
     x = torch.randn(3, 3, 32, 32)
     if format == "onnx":
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        found = torch.from_numpy(session.run(["logits"], {"image": x.numpy()})[0])
+        actual = torch.from_numpy(session.run(["logits"], {"image": x.numpy()})[0])
         metadata = session.get_modelmeta().custom_metadata_map
         assert json.loads(metadata["classes"]) == list(FORMS) and json.loads(metadata["mean"]) == [0.5] * 3
     else:
-        found = torch.export.load(path).module()(x)
+        actual = torch.export.load(path).module()(x)
     with torch.no_grad():
-        assert (found - net(x)).abs().max() < 1e-4
+        assert (actual - net(x)).abs().max() < 1e-4
 
 
 @not_on_torch_2_6
@@ -133,8 +133,8 @@ def test_a_two_image_network_is_exported_with_two_inputs(tmp_path):
     assert made.dynamic == ("batch", "height", "width") and made.size == (32, 40)
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
     left, right = torch.randn(2, 2, 3, 40, 48)
-    [found] = session.run(["disparity"], {"left": left.numpy(), "right": right.numpy()})
-    assert np.allclose(found, (left - right).mean(1, keepdim=True).numpy(), atol=1e-6)
+    [actual] = session.run(["disparity"], {"left": left.numpy(), "right": right.numpy()})
+    assert np.allclose(actual, (left - right).mean(1, keepdim=True).numpy(), atol=1e-6)
 
 
 def test_the_task_of_every_weights_file_is_recognised(tmp_path, photos):
@@ -146,9 +146,9 @@ def test_the_task_of_every_weights_file_is_recognised(tmp_path, photos):
             return FilePrediction({"size": 3}, ("3",), {"map": b"abc"})
 
     maps = Maps(nn.Identity(), Info(), torch.device("cpu"))
-    found = FoundImages((InputImage(photos / "wide.png", "wide"),), (), (), ())
+    inputs = FoundImages((InputImage(photos / "wide.png", "wide"),), (), (), ())
     for _ in range(2):
-        predict_folder(maps, found, tmp_path)
+        predict_folder(maps, inputs, tmp_path)
     assert (tmp_path / "wide.pfm").read_bytes() == b"abc"
     Summary().write(tmp_path / "summary.json", files=["map"])
     assert json.loads((tmp_path / "summary.json").read_text())["earlier"] == ["wide.pfm"]

@@ -61,8 +61,8 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
     status, out, err = ham("gan", "fid", run, *words, "--json", tmp_path / "fid.json")
     assert status == 0, err
     assert out.startswith("frechet[Means@8]") and "FID" not in out
-    found = json.loads((tmp_path / "fid.json").read_text())
-    assert found["fake_images"] == 20 and found["extractor"].startswith("Means@8") and found["seed"] == 3
+    result = json.loads((tmp_path / "fid.json").read_text())
+    assert result["fake_images"] == 20 and result["extractor"].startswith("Means@8") and result["seed"] == 3
     words = ("--extractor", "mine_alone:Means", "--size", 8, "--samples", 20, "--device", "cpu")
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert ham("gan", "fid", run, *words)[0] == 0, "a module in the current folder is found"

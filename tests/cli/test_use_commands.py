@@ -136,9 +136,9 @@ def test_export_to_onnx(run_folder, photos, tmp_path):
     net, _ = load_weights(run_folder / "best.safetensors")
     x = torch.randn(2, 3, 37, 50)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    [found] = session.run(None, {"image": x.numpy()})
+    [actual] = session.run(None, {"image": x.numpy()})
     with torch.no_grad():
-        assert np.abs(found - net(x).numpy()).max() < 1e-4
+        assert np.abs(actual - net(x).numpy()).max() < 1e-4
 
 
 @pytest.mark.parametrize("change", [{"num_classes": 7}, {"widht": 3}, {"pretrained": "timm"}, {"task": "nothing"}])

@@ -70,8 +70,8 @@ def test_the_affinity_is_not_normalised():
         block.affinity.bias.data.fill_(40.0)  # every share is one: a sum of all cells, not a mean
     block = layer.scales[0]
     total = cbr(block.cells, F.adaptive_avg_pool2d(x, 2)).sum((2, 3), keepdim=True).expand(1, 2, 6, 6)
-    found = block(x, x.mean((2, 3), keepdim=True))
-    assert_close(found, cbr(block.fusion, (cbr(block.residual, total) + cbr(block.reduce, x)).relu()))
+    actual = block(x, x.mean((2, 3), keepdim=True))
+    assert_close(actual, cbr(block.fusion, (cbr(block.residual, total) + cbr(block.reduce, x)).relu()))
 
 
 def test_a_batch_of_one_trains_though_the_coarsest_grid_is_one_value():

@@ -143,7 +143,7 @@ def test_unknown_option_suggests_the_nearest(name):
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 def test_gradient_checkpointing_changes_nothing(name, reentrant):
-    found = []
+    results = []
     for checkpointed in (False, True):
         layer = build(name).train()
         for _ in range(2):
@@ -151,6 +151,6 @@ def test_gradient_checkpointing_changes_nothing(name, reentrant):
             y = checkpoint(layer, z, use_reentrant=reentrant) if checkpointed else layer(z)
             (y * torch.linspace(0, 9, y.numel()).sin().view(y.shape)).sum().backward()
         trained = [p.grad for p in layer.parameters() if p.requires_grad]
-        found.append([y.detach(), z.grad, *trained, *(b.double() for b in layer.buffers())])
-    for ours, expected in zip(*found, strict=True):
+        results.append([y.detach(), z.grad, *trained, *(b.double() for b in layer.buffers())])
+    for ours, expected in zip(*results, strict=True):
         assert_close(ours, expected)

@@ -66,5 +66,5 @@ def test_onnx_of_any_batch_and_size(name, tmp_path):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     for size in ((1, CHANNELS, 9, 6), (3, CHANNELS, 12, 20)):
         z = torch.randn(size)
-        found = session.run(None, {session.get_inputs()[0].name: z.numpy()})[0]
-        assert relative_error(torch.from_numpy(found), layer(z)) < 1e-5
+        actual = session.run(None, {session.get_inputs()[0].name: z.numpy()})[0]
+        assert relative_error(torch.from_numpy(actual), layer(z)) < 1e-5

@@ -39,14 +39,14 @@ def em(features, mu, steps, *, fresh=False):
 def by_loops(layer, x, *, fresh=False):
     """Output in evaluation, and the bases that each sample ends with."""
     weight, bias = (t.detach().numpy() for t in (layer.lower.weight[:, :, 0, 0], layer.lower.bias))
-    found = [em(weight @ sample.flatten(1).numpy() + bias[:, None], layer.bases[0].numpy(), layer.steps, fresh=fresh)
+    solved = [em(weight @ sample.flatten(1).numpy() + bias[:, None], layer.bases[0].numpy(), layer.steps, fresh=fresh)
              for sample in x]  # fmt: skip
-    rebuilt = torch.from_numpy(np.stack([r for r, _ in found])).view_as(x)
+    rebuilt = torch.from_numpy(np.stack([r for r, _ in solved])).view_as(x)
     norm = layer.upper[1]
     y = F.conv2d(F.relu(rebuilt), layer.upper[0].weight)
     y = (y - norm.running_mean[:, None, None]) / (norm.running_var[:, None, None] + norm.eps).sqrt()
     y = y * norm.weight[:, None, None] + norm.bias[:, None, None]
-    return F.relu(x + y), torch.from_numpy(np.stack([mu for _, mu in found]))
+    return F.relu(x + y), torch.from_numpy(np.stack([mu for _, mu in solved]))
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -147,8 +147,8 @@ def test_half_precision_keeps_the_solve_in_float32(autocast):
     features = torch.randn(1, 8, 128 * 128).half()  # shares of 1 / n each are below the least normal float16
     exact = layer.attend(features.double())
     with torch.autocast("cpu", dtype=torch.float16, enabled=autocast):
-        found = layer.attend(features)
-    for ours, theirs in zip(found, exact, strict=True):
+        actual = layer.attend(features)
+    for ours, theirs in zip(actual, exact, strict=True):
         assert_close(ours.float(), theirs)
     assert layer.bfloat16()(torch.randn(1, 8, 5, 3).bfloat16()).dtype == torch.bfloat16
 

@@ -66,8 +66,8 @@ def test_no_rank_warning_without_a_ham_or_below_the_width():
 def test_networks_after_the_authors_code_keep_their_final_relu(name):
     tiny = {"num_classes": 3, "backbone": "tiny", "output_stride": 4, "head_options": {"width": 64}, "context": name}
     assert hb.create_model("hamnet", **tiny).head.context.version == "v1"
-    given = hb.create_model("hamnet", **tiny, context_options={"version": "paper"})
-    assert given.head.context.version == "paper"
+    paper_net = hb.create_model("hamnet", **tiny, context_options={"version": "paper"})
+    assert paper_net.head.context.version == "paper"
     for net in hb.create_gan("sagan", context=name, resolution=32, num_classes=2, width=8):
         assert {module.version for module in net.modules() if isinstance(module, hb.Hamburger)} == {"v1"}
 

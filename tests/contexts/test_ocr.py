@@ -57,8 +57,8 @@ def test_num_classes_adds_a_linear_classifier():
     out, logits = layer(x, return_logits=True)
     assert_close(logits, want)
     assert_close(out, by_loops(layer, x, want))
-    given = torch.randn(2, 7, 4, 5, dtype=torch.float64)
-    assert_close(layer(x, given), by_loops(layer, x, given))  # logits of an auxiliary head come first
+    auxiliary = torch.randn(2, 7, 4, 5, dtype=torch.float64)
+    assert_close(layer(x, auxiliary), by_loops(layer, x, auxiliary))  # logits of an auxiliary head come first
 
 
 def test_regions_are_means_over_positions():

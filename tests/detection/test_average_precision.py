@@ -119,13 +119,15 @@ def random_images(seed, count=15):
         real = boxes(rng.uniform(0, SIDE, (m, 2)), rng.uniform(5, 120, (m, 2)))
         labels, copies = rng.integers(0, len(CLASSES) - 1, m), rng.integers(0, 3, m)  # the last class has no object
         shifted = np.repeat(real, copies, 0) + rng.normal(0, 3, (copies.sum(), 4))
-        found = boxes((shifted[:, :2] + shifted[:, 2:]) / 2, shifted[:, 2:] - shifted[:, :2])
-        found = np.concatenate([found, boxes(rng.uniform(0, SIDE, (extra, 2)), rng.uniform(5, 80, (extra, 2)))])
+        detected_boxes = boxes((shifted[:, :2] + shifted[:, 2:]) / 2, shifted[:, 2:] - shifted[:, :2])
+        detected_boxes = np.concatenate(
+            [detected_boxes, boxes(rng.uniform(0, SIDE, (extra, 2)), rng.uniform(5, 80, (extra, 2)))]
+        )
         named = np.concatenate([np.repeat(labels, copies), rng.integers(0, len(CLASSES), extra)])
         named = np.where(rng.random(len(named)) < 0.2, rng.integers(0, len(CLASSES), len(named)), named)
         scores = np.round(rng.random(len(named)), 2 if seed % 2 else 9).astype(np.float32)  # ties, or none
         scene = make_scene(real, labels, rng.random(m) < 0.15, rng.uniform(50, 15000, m))
-        pairs.append((scene, make_detections(found, scores, named)))
+        pairs.append((scene, make_detections(detected_boxes, scores, named)))
     return pairs
 
 
@@ -148,8 +150,8 @@ def test_scores_match_torchmetrics(seed):
     assert scores.mask == pytest.approx(scores.box)  # these masks fill their boxes
     each = zip(theirs["classes"].tolist(), theirs["map_per_class"].tolist(), strict=True)
     for label, value in each:
-        own = scores.per_class[CLASSES[label]]
-        assert (-1 if own is None else own) == pytest.approx(value, abs=1e-6)
+        class_score = scores.per_class[CLASSES[label]]
+        assert (-1 if class_score is None else class_score) == pytest.approx(value, abs=1e-6)
 
 
 def test_scores_do_not_depend_on_how_processes_share_the_images(monkeypatch):
@@ -158,10 +160,10 @@ def test_scores_do_not_depend_on_how_processes_share_the_images(monkeypatch):
     assert gather_images(images) == images
     parts = [images[0::2], images[1::2]]
 
-    def all_gather(into, own):
+    def all_gather(into, part):
         into[:] = parts
 
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
     monkeypatch.setattr(distributed.dist, "all_gather_object", all_gather)
-    for own in parts:
-        assert score_images(gather_images(own), CLASSES) == score_images(images, CLASSES)
+    for part in parts:
+        assert score_images(gather_images(part), CLASSES) == score_images(images, CLASSES)

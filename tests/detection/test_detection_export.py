@@ -48,7 +48,9 @@ def detector(**options):
     heads = {name.rpartition(".")[2]: module for name, module in net.named_modules()}
     with torch.no_grad():
         for name, spread in SPREADS.items():
-            hook = heads[name].register_forward_hook(lambda *given, spread=spread: rescale(*given, spread=spread))
+            hook = heads[name].register_forward_hook(
+                lambda *hook_args, spread=spread: rescale(*hook_args, spread=spread)
+            )
             net([scenes()[0] / 255])
             hook.remove()
     return net
@@ -111,8 +113,8 @@ def test_an_export_without_any_object_to_compare_raises(tmp_path):
     net = detector()
     net.net.roi_heads.score_thresh = 1.0
     with torch.no_grad():
-        found = FixedDetector(net)(normalise(scenes()[0])[None])
-    assert [tuple(each.shape) for each in found] == [(0, 4), (0,), (0,), (0, *SIZE)]
+        outputs = FixedDetector(net)(normalise(scenes()[0])[None])
+    assert [tuple(each.shape) for each in outputs] == [(0, 4), (0,), (0,), (0, *SIZE)]
     with pytest.raises(
         ExportError, match=r"neither torch nor the file find any objects.*photograph that has some by --image"
     ):

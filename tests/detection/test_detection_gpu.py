@@ -41,7 +41,7 @@ def test_memory_of_materialised_attention_grows_with_n_squared():
     plan = detect.DetectorPlan(
         variants, sizes=(256, 512), backbone="resnet18", after="p2", batch=2, device="cuda", repeats=2, dtype="bfloat16"
     )
-    found = {(row.context, row.size): row for row in detect.measure(plan)}
-    assert found["sa-materialised", 512].n == 4 * found["sa-materialised", 256].n == 128**2
-    assert found["sa-materialised", 512].context_mb > 2 * 128**4 * 4 / 2**20  # two n x n matrices in float32 at least
-    assert found["sa-materialised", 512].context_mb > 5 * found["efficient", 512].context_mb
+    rows = {(row.context, row.size): row for row in detect.measure(plan)}
+    assert rows["sa-materialised", 512].n == 4 * rows["sa-materialised", 256].n == 128**2
+    assert rows["sa-materialised", 512].context_mb > 2 * 128**4 * 4 / 2**20  # two n x n matrices in float32 at least
+    assert rows["sa-materialised", 512].context_mb > 5 * rows["efficient", 512].context_mb

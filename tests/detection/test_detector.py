@@ -78,9 +78,9 @@ def test_losses_and_outputs(batch):
     torch.stack(list(terms.values())).sum().backward()
     assert all(parameter.grad is not None for name, parameter in net.named_parameters())
     with torch.no_grad():
-        found = net.eval()([torch.rand(3, 40, 64)])
-    assert found[0]["masks"].shape[1:] == (40, 64) and found[0]["masks"].dtype == torch.bool
-    assert found[0]["labels"].min() >= 0 and found[0]["labels"].max() < 10
+        outputs = net.eval()([torch.rand(3, 40, 64)])
+    assert outputs[0]["masks"].shape[1:] == (40, 64) and outputs[0]["masks"].dtype == torch.bool
+    assert outputs[0]["labels"].min() >= 0 and outputs[0]["labels"].max() < 10
 
 
 @pytest.mark.parametrize(("after", "count"), [("layer3", 1), ("p2,p4", 2), ("backbone.fpn.inner_blocks.1", 1)])

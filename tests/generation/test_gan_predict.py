@@ -56,8 +56,8 @@ def test_files_of_an_older_call_are_removed(run, tmp_path):
     generator, info, _ = open_generator(run)
     out, outside = tmp_path / "made", tmp_path / "outside.png"
     write_samples(generator, info.classes, out, SampleRequest(count=6, rows=2, interpolations=0))
-    own = [out / "images" / "mine.png", out / "notes.txt", outside]
-    for path in own:
+    own_files = [out / "images" / "mine.png", out / "notes.txt", outside]
+    for path in own_files:
         path.touch()
     summary = json.loads((out / "samples.json").read_text())
     summary["files"] += ["../outside.png", "notes.txt", "images/mine.png", str(outside), 7]
@@ -65,7 +65,7 @@ def test_files_of_an_older_call_are_removed(run, tmp_path):
     write_samples(generator, info.classes, out, SampleRequest(count=3, rows=0, interpolations=1, classes=("ring",)))
     listed = json.loads((out / "samples.json").read_text())["files"]
     assert {*png_files(out)} == {*listed, "images/mine.png"} and len(listed) == 5
-    assert all(path.exists() for path in own)
+    assert all(path.exists() for path in own_files)
     (out / "samples.json").write_text("a file of the user")
     write_samples(generator, info.classes, out, SampleRequest(count=1, rows=0, interpolations=0))
 

@@ -133,11 +133,11 @@ def test_under_torchrun_a_damaged_packed_file_is_rebuilt_for_all_ranks(tmp_path,
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     drawn = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
     for i, pixels in enumerate(drawn):
-        path = tmp_path / "pictures" / "train" / "cd"[i % 2] / f"{i}.png"
+        path = tmp_path / "images" / "train" / "cd"[i % 2] / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(path)
     more = ("data.name=folder", "data.options=none", "log_every=1", "steps=3", "checkpoint_every=9", "average=none")
-    train_gan(small(*more), tmp_path / "one", data=tmp_path / "pictures", accelerator="cpu")
+    train_gan(small(*more), tmp_path / "one", data=tmp_path / "images", accelerator="cpu")
     (packed,) = (tmp_path / "cache" / "hamburger" / "images").glob("*.images")
     whole = packed.read_bytes()
     packed.write_bytes(bytes(len(drawn) * 768) + whole[len(drawn) * 768 :])
@@ -150,7 +150,7 @@ def test_under_torchrun_a_damaged_packed_file_is_rebuilt_for_all_ranks(tmp_path,
         "--run",
         str(tmp_path / "two"),
         "--data",
-        str(tmp_path / "pictures"),
+        str(tmp_path / "images"),
     ]
     words += ["--accelerator", "cpu", *(word for setting in (*SETTINGS, *more) for word in ("--set", setting))]
     done = subprocess.run(

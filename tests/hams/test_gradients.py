@@ -157,12 +157,12 @@ def test_implicit_matches_the_derivative_of_the_converged_solution(ham, steps):
     x = (torch.rand(2, 7, 3, generator=g) @ torch.rand(2, 3, 11, generator=g)).double() + 0.02
     x = x + 0.02 * torch.rand(2, 7, 11, generator=g).double()
     bases, weight = torch.rand(2, 7, 3, generator=g).double(), torch.randn(2, 7, 11, generator=g).double()
-    found = gradient(x, ham, bases, weight, steps=steps, grad=hb.Implicit(tol=1e-9, iterations=100))
+    actual = gradient(x, ham, bases, weight, steps=steps, grad=hb.Implicit(tol=1e-9, iterations=100))
     direction = torch.randn(2, 7, 11, generator=g).double()
     step = 1e-5
     ends = [hb.decompose(x + s * step * direction, ham, steps=steps, bases=bases).reconstruction for s in (1, -1)]
     numeric = ((ends[0] - ends[1]) * weight).sum((1, 2)) / (2 * step)
-    assert_close((found * direction).sum((1, 2)), numeric, slack=1e6 if isinstance(ham, hb.NMF) else 1e4)
+    assert_close((actual * direction).sum((1, 2)), numeric, slack=1e6 if isinstance(ham, hb.NMF) else 1e4)
 
 
 @pytest.mark.parametrize("name", HAMS)

@@ -30,8 +30,8 @@ def test_onnx_export_matches_torch(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["net.onnx"]  # weights inside, nothing left over
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     x = torch.randn(OTHER)
-    [found] = session.run(["logits"], {"image": x.numpy()})
-    assert relative_error(torch.from_numpy(found), net(x)) < 1e-4
+    [actual] = session.run(["logits"], {"image": x.numpy()})
+    assert relative_error(torch.from_numpy(actual), net(x)) < 1e-4
 
 
 def test_pt2_export_matches_torch(tmp_path):
@@ -92,8 +92,8 @@ def test_failed_export_raises_one_line_and_leaves_no_file(format, tmp_path):
 def test_export_that_differs_from_torch_raises(tmp_path, monkeypatch):
     from hamburger.inference import export as graphs
 
-    def bent(*given):
-        run = graphs.write_pt2(*given)
+    def bent(*args):
+        run = graphs.write_pt2(*args)
         return lambda z: tuple(each + 0.05 * each.abs().max() for each in run(z))
 
     monkeypatch.setitem(graphs.WRITERS, "pt2", bent)
@@ -119,7 +119,7 @@ def test_invalid_export_options_raise(tmp_path):
 
 
 def test_generated_image_has_contrast_and_is_reproducible():
-    picture = generated_image(50, 70)
-    assert picture.shape == (3, 50, 70) and picture.dtype == torch.uint8
-    assert torch.equal(picture, generated_image(50, 70)) and not torch.equal(picture, generated_image(50, 70, seed=1))
-    assert picture.float().std() > 30
+    image = generated_image(50, 70)
+    assert image.shape == (3, 50, 70) and image.dtype == torch.uint8
+    assert torch.equal(image, generated_image(50, 70)) and not torch.equal(image, generated_image(50, 70, seed=1))
+    assert image.float().std() > 30

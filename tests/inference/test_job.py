@@ -125,10 +125,10 @@ def test_only_our_own_files_are_overwritten(photos, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     mine = out / "d.png"
-    mine.write_bytes(b"a picture of mine")
+    mine.write_bytes(b"an image of mine")
     with pytest.raises(OptionError, match=r"d\.png would overwrite a file.*--out"):
         run(photos, out)
-    assert [path.name for path in out.iterdir()] == ["d.png"] and mine.read_bytes() == b"a picture of mine"
+    assert [path.name for path in out.iterdir()] == ["d.png"] and mine.read_bytes() == b"an image of mine"
     mine.unlink()
     for _ in range(2):
         run(photos, out)
@@ -152,8 +152,8 @@ def test_foreign_summary_json_is_kept(photos, tmp_path):
 
 
 def test_files_of_a_killed_call_may_be_overwritten(photos, tmp_path):
-    answers, found = SegmentationPredictor(ByColour(), info(), "cpu"), find_images([photos]).photos
-    Summary().write(tmp_path / "out" / "summary.json", planned=output_names(found, answers))
+    predictor, images = SegmentationPredictor(ByColour(), info(), "cpu"), find_images([photos]).photos
+    Summary().write(tmp_path / "out" / "summary.json", planned=output_names(images, predictor))
     (tmp_path / "out" / "a.png").write_bytes(b"written before the kill")
     run(photos, tmp_path / "out")
     assert "earlier" not in json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -182,8 +182,8 @@ def test_overlay_shows_image_and_legend(tmp_path, size):
     image = torch.full((3, *size), 200, dtype=torch.uint8)
     label = torch.full(size, 2, dtype=torch.uint8)
     (tmp_path / "a.jpg").write_bytes(draw_overlay_jpeg(image, label, CLASSES, full_palette(PALETTE, 4)))
-    with Image.open(tmp_path / "a.jpg") as picture:
-        pixels = np.array(picture).astype(int)
+    with Image.open(tmp_path / "a.jpg") as overlay:
+        pixels = np.array(overlay).astype(int)
     factor = 256 if size == (1, 1) else 1
     assert pixels.shape[0] > size[0] * factor and pixels.shape[1] >= size[1] * factor
     assert np.abs(pixels[0, 0] - [90, 230, 90]).max() < 20  # 45 % grey, 55 % green
@@ -197,8 +197,8 @@ def test_class_0_is_transparent_in_overlays(tmp_path):
     label = torch.zeros(300, 400, dtype=torch.uint8)
     label[:, 200:] = 1
     (tmp_path / "a.jpg").write_bytes(draw_overlay_jpeg(image, label, CLASSES, full_palette(PALETTE, 4)))
-    with Image.open(tmp_path / "a.jpg") as picture:
-        pixels = np.array(picture).astype(int)
+    with Image.open(tmp_path / "a.jpg") as overlay:
+        pixels = np.array(overlay).astype(int)
     assert np.abs(pixels[:300, :190] - 200).max() < 8 and np.abs(pixels[10, 390] - [230, 90, 90]).max() < 20
 
 
@@ -206,8 +206,8 @@ def test_class_0_is_transparent_in_overlays(tmp_path):
 def test_the_legend_grows_with_the_image(height, tmp_path):
     image, label = torch.full((3, height, height), 200, dtype=torch.uint8), torch.zeros(height, height).byte()
     (tmp_path / "a.jpg").write_bytes(draw_overlay_jpeg(image, label, CLASSES, full_palette(PALETTE, 4)))
-    with Image.open(tmp_path / "a.jpg") as picture:
-        below = np.array(picture.convert("L"))[-(picture.height - max(height, 256)) :]
+    with Image.open(tmp_path / "a.jpg") as overlay:
+        below = np.array(overlay.convert("L"))[-(overlay.height - max(height, 256)) :]
     rows = np.flatnonzero((below < 100).any(axis=1))  # squares and words
     assert 0.015 < (rows[-1] - rows[0]) / max(height, 256) < 0.1
 

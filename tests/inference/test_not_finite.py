@@ -42,8 +42,8 @@ def test_an_image_without_a_finite_prediction_has_failed(task, tmp_path):
     for count in (0, 1):
         net = overflow(net) if count else net
         predictor = tasks[task].predictor(net, info, torch.device("cpu"))
-        found = find_pairs(images) if predictor.pairs else find_images(images[:1])
-        summary = predict_folder(predictor, found, tmp_path / f"out{count}")
+        inputs = find_pairs(images) if predictor.pairs else find_images(images[:1])
+        summary = predict_folder(predictor, inputs, tmp_path / f"out{count}")
         assert (len(summary.done), len(summary.failed)) == (1 - count, count)
         text = (tmp_path / f"out{count}" / "summary.json").read_text()
         failed = json.loads(text, parse_constant=refuse_constant)["failed"]

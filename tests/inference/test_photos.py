@@ -17,26 +17,26 @@ def tree(tmp_path):
     return tmp_path
 
 
-def names(found):
-    return [photo.name for photo in found.photos]
+def names(inputs):
+    return [photo.name for photo in inputs.photos]
 
 
 def test_folder_is_read_flat_and_sorted(tree):
-    found = find_images([tree])
-    assert names(found) == ["a", "b"]
-    assert found.left_out == (tree / "notes.txt",)
+    inputs = find_images([tree])
+    assert names(inputs) == ["a", "b"]
+    assert inputs.left_out == (tree / "notes.txt",)
 
 
 def test_recursive_keeps_subfolders_and_skips_the_output(tree):
-    found = find_images([tree], recursive=True, outside=tree / "out")
-    assert names(found) == ["a", "b", "sub/a"]
+    inputs = find_images([tree], recursive=True, outside=tree / "out")
+    assert names(inputs) == ["a", "b", "sub/a"]
 
 
 def test_equal_stems_get_unique_names(tree):
     (tree / "b.png").touch()
-    found = find_images([tree, tree / "sub", tree / "out", tree / "b.webp"])
-    assert names(found) == ["a", "b", "b-png", "a-webp", "a-png", "b-webp"]
-    assert len({name.casefold() for name in names(found)}) == len(found.photos)
+    inputs = find_images([tree, tree / "sub", tree / "out", tree / "b.webp"])
+    assert names(inputs) == ["a", "b", "b-png", "a-webp", "a-png", "b-webp"]
+    assert len({name.casefold() for name in names(inputs)}) == len(inputs.photos)
 
 
 def test_many_equal_stems_get_unique_names(tmp_path):
@@ -45,23 +45,23 @@ def test_many_equal_stems_get_unique_names(tmp_path):
         folder.mkdir()
         (folder / "a.jpg").touch()
     (tmp_path / "a-jpg.jpg").touch()
-    found = find_images([tmp_path / "a-jpg.jpg", *folders])
-    assert len(set(names(found))) == 5
+    inputs = find_images([tmp_path / "a-jpg.jpg", *folders])
+    assert len(set(names(inputs))) == 5
 
 
 def test_repeated_file_counts_once(tree):
-    found = find_images([tree / "b.jpg", tree, tree / "sub" / ".." / "b.jpg"])
-    assert names(found) == ["b", "a"]
-    assert len(found.repeated) == 2
+    inputs = find_images([tree / "b.jpg", tree, tree / "sub" / ".." / "b.jpg"])
+    assert names(inputs) == ["b", "a"]
+    assert len(inputs.repeated) == 2
 
 
 def test_broken_link_is_listed_as_failed(tree):
     (tree / "gone.jpg").symlink_to(tree / "moved" / "gone.jpg")
     (tree / "gone.txt").symlink_to("nowhere")
     (tree / "there.jpg").symlink_to(tree / "sub" / "a.webp")
-    found = find_images([tree])
-    assert names(found) == ["a", "b", "there"]
-    [(path, why)] = found.failed
+    inputs = find_images([tree])
+    assert names(inputs) == ["a", "b", "there"]
+    [(path, why)] = inputs.failed
     assert path == tree / "gone.jpg" and "moved/gone.jpg, which does not exist" in why
     (tree / "sub" / "a.webp").unlink()
     (tree / "sub" / "a.webp").symlink_to("nowhere.webp")
@@ -70,9 +70,9 @@ def test_broken_link_is_listed_as_failed(tree):
 
 def test_empty_folder_raises(tmp_path):
     (tmp_path / "inner").mkdir()
-    found = find_images([tmp_path])
-    assert not found.photos
-    [(path, why)] = found.failed
+    inputs = find_images([tmp_path])
+    assert not inputs.photos
+    [(path, why)] = inputs.failed
     assert path == tmp_path and "--recursive" in why
 
 

@@ -35,9 +35,9 @@ def test_lossless_formats_keep_colours(tmp_path, name):
 
 def test_jpeg_is_close_to_the_original(tmp_path):
     flat = Image.new("RGB", (33, 17), (200, 40, 90))
-    found = as_array(save(tmp_path / "a.jpg", flat, quality=95))
-    assert found.shape == (17, 33, 3)
-    assert np.abs(found.astype(int) - (200, 40, 90)).max() < 6
+    actual = as_array(save(tmp_path / "a.jpg", flat, quality=95))
+    assert actual.shape == (17, 33, 3)
+    assert np.abs(actual.astype(int) - (200, 40, 90)).max() < 6
 
 
 def test_format_is_detected_by_content(tmp_path):
@@ -53,16 +53,16 @@ def test_grey_becomes_three_equal_channels(tmp_path, bits):
         8: (Image.fromarray(grey), grey),
         16: (Image.fromarray(grey.astype(np.uint16) * 257), grey),
     }[bits]
-    found = as_array(save(tmp_path / "a.png", image))
-    assert np.array_equal(found, np.repeat(expected[..., None], 3, axis=2))
+    actual = as_array(save(tmp_path / "a.png", image))
+    assert np.array_equal(actual, np.repeat(expected[..., None], 3, axis=2))
 
 
 def test_palette_images_become_rgb(tmp_path):
     indices = (np.arange(35) % 3).astype(np.uint8).reshape(7, 5)
     image = Image.fromarray(indices)
     image.putpalette([10, 20, 30, 40, 50, 60, 70, 80, 90])
-    found = as_array(save(tmp_path / "a.png", image))
-    assert np.array_equal(found, np.array([[10, 20, 30], [40, 50, 60], [70, 80, 90]])[indices])
+    actual = as_array(save(tmp_path / "a.png", image))
+    assert np.array_equal(actual, np.array([[10, 20, 30], [40, 50, 60], [70, 80, 90]])[indices])
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB"])
@@ -77,35 +77,35 @@ def test_transparent_pixels_become_white(tmp_path, mode):
             image.putpalette([0, 0, 0, 90, 90, 90])
         image.paste(1 if mode == "P" else (90, 90, 90), (2, 0, 4, 2))
         options["transparency"] = 0 if mode == "P" else (0, 0, 0)
-    found = as_array(save(tmp_path / "a.png", image, **options))
-    assert (found[:, :2] == 255).all() and (found[:, 2:] == 90).all()
+    actual = as_array(save(tmp_path / "a.png", image, **options))
+    assert (actual[:, :2] == 255).all() and (actual[:, 2:] == 90).all()
 
 
 def test_half_transparent_pixels_blend_with_white(tmp_path):
-    found = as_array(save(tmp_path / "a.png", Image.new("RGBA", (1, 1), (0, 0, 0, 128))))
-    assert np.abs(found.astype(int) - 127).max() <= 1
+    actual = as_array(save(tmp_path / "a.png", Image.new("RGBA", (1, 1), (0, 0, 0, 128))))
+    assert np.abs(actual.astype(int) - 127).max() <= 1
 
 
 def test_cmyk_becomes_rgb(tmp_path):
-    found = as_array(save(tmp_path / "a.jpg", Image.new("CMYK", (16, 16), (0, 255, 255, 0)), quality=95))
-    assert found[..., 0].min() > 240 and found[..., 1:].max() < 15
+    actual = as_array(save(tmp_path / "a.jpg", Image.new("CMYK", (16, 16), (0, 255, 255, 0)), quality=95))
+    assert actual[..., 0].min() > 240 and actual[..., 1:].max() < 15
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["png", "webp", "jpg"])
 def test_exif_rotation_is_applied(tmp_path, orientation, kind):
-    picture = np.zeros((16, 32, 3), np.uint8)
-    picture[:8, :8] = 255  # one bright corner says which way is up
+    pixels = np.zeros((16, 32, 3), np.uint8)
+    pixels[:8, :8] = 255  # one bright corner says which way is up
     exif = Image.Exif()
     exif[0x0112] = orientation
     options = {"lossless": True} if kind == "webp" else {}
-    found = as_array(save(tmp_path / f"a.{kind}", Image.fromarray(picture), exif=exif.tobytes(), **options))
+    actual = as_array(save(tmp_path / f"a.{kind}", Image.fromarray(pixels), exif=exif.tobytes(), **options))
     turned = {1: 0, 2: 1, 3: 1, 4: 0, 5: 0, 6: 1, 7: 1, 8: 0}  # is the corner at the right?
     down = {1: 0, 2: 0, 3: 1, 4: 1, 5: 0, 6: 0, 7: 1, 8: 1}
-    assert found.shape == ((16, 32, 3) if orientation < 5 else (32, 16, 3))
+    assert actual.shape == ((16, 32, 3) if orientation < 5 else (32, 16, 3))
     y, x = -4 if down[orientation] else 4, -4 if turned[orientation] else 4
-    assert found[y, x].min() > 200
-    assert found.mean() < 80  # and only that corner
+    assert actual[y, x].min() > 200
+    assert actual.mean() < 80  # and only that corner
 
 
 def test_invalid_exif_is_ignored(tmp_path):

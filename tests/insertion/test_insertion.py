@@ -85,14 +85,14 @@ def test_insert_train_save_load_and_remove(name):
 def test_mask_rcnn_with_contexts_in_backbone_and_pyramid():
     torch.manual_seed(0)
     net = mask_rcnn().eval()
-    pictures = [torch.rand(3, 64, 48), torch.rand(3, 40, 64)]
+    images = [torch.rand(3, 64, 48), torch.rand(3, 40, 64)]
     with torch.no_grad():
-        before = net(pictures)
+        before = net(images)
     places = {"backbone.body.layer3": "efficient", "backbone.fpn.layer_blocks.1": ("nmf", {"rank": 8})}
     places["backbone.fpn"] = ("efficient", {"output": "2", "heads": 2})
     hb.insert_context(net, places)
     with torch.no_grad():
-        after = net(pictures)
+        after = net(images)
     assert all(torch.equal(one[key], two[key]) for one, two in zip(before, after, strict=True) for key in one)
 
     boxes = torch.tensor([[4.0, 4.0, 30.0, 30.0]])

@@ -12,7 +12,7 @@ import hamburger as hb
 from hamburger.insertion import InsertedContext
 
 
-def found(net, places, example=None):
+def inserted_layouts(net, places, example=None):
     """Layout and channels that were found at each place."""
     hb.insert_context(net, dict.fromkeys(places, "efficient"), example=example)
     inserted = [net.get_submodule(place).inserted_context for place in places]
@@ -64,13 +64,13 @@ class Norms(Permutes):
     ],
 )
 def test_maps_of_any_rank_get_contexts(module, example, expected):
-    assert found(nn.Sequential(module), ["0"], torch.rand(example)) == [expected]
+    assert inserted_layouts(nn.Sequential(module), ["0"], torch.rand(example)) == [expected]
 
 
 def test_cubic_map_layout_is_inferred_from_layers():
     norms = Norms()
-    assert found(norms, ["norm"], torch.rand(1, 3, 12, 12)) == [("tokens", 12)]
-    assert found(Norms(), ["conv"], torch.rand(1, 3, 12, 12)) == [("channels", 12)]
+    assert inserted_layouts(norms, ["norm"], torch.rand(1, 3, 12, 12)) == [("tokens", 12)]
+    assert inserted_layouts(Norms(), ["conv"], torch.rand(1, 3, 12, 12)) == [("channels", 12)]
 
 
 def test_swin_layout_is_inferred_for_nonsquare_images():
@@ -78,7 +78,7 @@ def test_swin_layout_is_inferred_for_nonsquare_images():
     sizes = {"window_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2), "num_classes": 5}
     for size in (64, (32, 64)):  # 16 x 16 x 16 after the first stage; a size that no other network has
         net = timm.create_model("swin_tiny_patch4_window7_224", img_size=size, **sizes)
-        assert found(net, ["layers.0", "layers.1"]) == [("tokens", 16), ("tokens", 32)]
+        assert inserted_layouts(net, ["layers.0", "layers.1"]) == [("tokens", 16), ("tokens", 32)]
 
 
 class Recurrent(nn.Module):

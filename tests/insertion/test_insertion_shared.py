@@ -61,14 +61,14 @@ class Looped(nn.Module):
         return self.stage(self.stage(x))
 
 
-def pictures(other=(20, 12)):
+def random_images(other=(20, 12)):
     return torch.rand(2, 3, 16, 16), torch.rand(2, 3, *other)
 
 
 CASES = {
-    "siamese": (Siamese, "encoder", pictures(), 2),
-    "tied": (Tied, "blocks.1", pictures()[:1], 3),
-    "looped": (Looped, "stage", pictures()[:1], 2),
+    "siamese": (Siamese, "encoder", random_images(), 2),
+    "tied": (Tied, "blocks.1", random_images()[:1], 3),
+    "looped": (Looped, "stage", random_images()[:1], 2),
 }
 
 
@@ -112,4 +112,4 @@ def test_shared_module_is_checked_for_every_shape():
     """A context for maps of one size raises an error that names the submodule."""
     fixed = nn.LayerNorm((8, 16, 16))
     with pytest.raises(hb.ShapeError, match=r"LayerNorm cannot take the features \(2, 8, 20, 12\) of 'encoder'"):
-        hb.insert_context(Siamese(), {"encoder": fixed}, example=pictures())
+        hb.insert_context(Siamese(), {"encoder": fixed}, example=random_images())

@@ -106,9 +106,9 @@ def test_user_modules_can_replace_attention():
         def forward(self, x):
             return x.mean(1, keepdim=True).expand_as(x)
 
-    given = [Mean(), hb.Hamburger(24, rank=4, layout="tokens")]
-    net = hb.replace_attention(vit(), given, blocks=(0, 2))
-    assert [net.blocks[0].attn.context, net.blocks[2].attn.context] == given
+    modules = [Mean(), hb.Hamburger(24, rank=4, layout="tokens")]
+    net = hb.replace_attention(vit(), modules, blocks=(0, 2))
+    assert [net.blocks[0].attn.context, net.blocks[2].attn.context] == modules
     assert net(image()).shape == (2, 5)
 
 

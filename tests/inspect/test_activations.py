@@ -54,15 +54,15 @@ def test_spectrum_uses_input_and_output_of_the_layer(net):
     with torch.no_grad():
         before = net[0](images)
         after = net[1](before)
-    found = spectrum(net, images, "1")
-    np.testing.assert_allclose(found.before.numpy(), by_numpy(before), rtol=1e-6)
-    np.testing.assert_allclose(found.after.numpy(), by_numpy(after), rtol=1e-6)
+    spectra = spectrum(net, images, "1")
+    np.testing.assert_allclose(spectra.before.numpy(), by_numpy(before), rtol=1e-6)
+    np.testing.assert_allclose(spectra.after.numpy(), by_numpy(after), rtol=1e-6)
 
 
 def test_ham_output_has_the_rank_of_its_dictionary(net):
-    found = spectrum(net, torch.rand(2, 3, 6, 7), "1.ham")
-    assert rank_for(found.after, 1 - 1e-6).max() <= 2
-    assert rank_for(found.before, 1 - 1e-6).min() > 2
+    spectra = spectrum(net, torch.rand(2, 3, 6, 7), "1.ham")
+    assert rank_for(spectra.after, 1 - 1e-6).max() <= 2
+    assert rank_for(spectra.before, 1 - 1e-6).min() > 2
 
 
 def test_rank_for_counts_the_largest_singular_values():
@@ -136,9 +136,9 @@ def test_channels_last_are_unfolded_along_their_channels():
     with torch.no_grad():
         maps = net(IMAGES).movedim(3, 1).flatten(2).double().numpy()  # 2 7 30
     energy = np.linalg.svd(maps, compute_uv=False) ** 2
-    found = spectrum(net, IMAGES, "mix", channels=-1)
-    assert found.after.shape == (2, 7)
-    np.testing.assert_allclose(found.after.numpy(), np.cumsum(energy, 1) / energy.sum(1, keepdims=True), rtol=1e-6)
+    spectra = spectrum(net, IMAGES, "mix", channels=-1)
+    assert spectra.after.shape == (2, 7)
+    np.testing.assert_allclose(spectra.after.numpy(), np.cumsum(energy, 1) / energy.sum(1, keepdims=True), rtol=1e-6)
     assert feature_maps(net, IMAGES, "mix", channels=3).after.shape == (2, 7, 6, 5)
     for channels in (0, 4, -4):
         with pytest.raises(OptionError, match=r"channels must be an axis of .* after the batch"):
@@ -147,15 +147,15 @@ def test_channels_last_are_unfolded_along_their_channels():
 
 def test_feature_maps_are_sorted_by_energy():
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
-    found = feature_maps(net, IMAGES, "1")
+    result = feature_maps(net, IMAGES, "1")
     with torch.no_grad():
-        torch.testing.assert_close(found.before, net[0](IMAGES))
-    sizes = np.square(found.after.numpy()).sum((2, 3))
-    np.testing.assert_allclose(found.energies_after.numpy(), sizes, rtol=1e-6)
-    ordered = strongest(found.after, found.energies_after)
+        torch.testing.assert_close(result.before, net[0](IMAGES))
+    sizes = np.square(result.after.numpy()).sum((2, 3))
+    np.testing.assert_allclose(result.energies_after.numpy(), sizes, rtol=1e-6)
+    ordered = strongest(result.after, result.energies_after)
     for image in range(2):
         order = np.argsort(-sizes[image], kind="stable")
-        np.testing.assert_array_equal(ordered[image].numpy(), found.after[image].numpy()[order])
+        np.testing.assert_array_equal(ordered[image].numpy(), result.after[image].numpy()[order])
     with pytest.raises(UnknownNameError, match="feature_maps: the model has no layer '2'"):
         feature_maps(net, IMAGES, "2")
 

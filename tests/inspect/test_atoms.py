@@ -28,23 +28,23 @@ def test_code_maps_match_decompose(name):
         x = burger.lower(net[0](image[None]).flatten(2))
         x = torch.relu(x) if name == "nmf" else x
     out = hb.decompose(x, burger.ham.ham, steps=6, bases=burger.ham.dictionary.bases)
-    found = code_maps(net.train(), image)
-    assert found.maps.shape == (1, 1, 3, 3, 5)
-    assert (found.energies.diff(dim=2) <= 0).all()
+    result = code_maps(net.train(), image)
+    assert result.maps.shape == (1, 1, 3, 3, 5)
+    assert (result.energies.diff(dim=2) <= 0).all()
     # the energy of an atom is that of its own rank-one matrix
     parts = [torch.linalg.matrix_norm(out.bases[0, :, [i]] @ out.codes[0, [i]]) ** 2 for i in range(3)]
     order = torch.stack(parts).argsort(descending=True)
-    torch.testing.assert_close(found.energies[0, 0], torch.stack(parts)[order])
-    torch.testing.assert_close(found.maps[0, 0].flatten(1), out.codes[0, order])
-    torch.testing.assert_close(found.bases[0, 0], out.bases[0][:, order])
+    torch.testing.assert_close(result.energies[0, 0], torch.stack(parts)[order])
+    torch.testing.assert_close(result.maps[0, 0].flatten(1), out.codes[0, order])
+    torch.testing.assert_close(result.bases[0, 0], out.bases[0][:, order])
 
 
 @pytest.mark.parametrize("axis", ["spatial", "channel"])
 def test_factors_multiply_to_the_layer_output(axis):
     layer = HamLayer(hb.NMF(rank=3), 8, heads=2, axis=axis)
     x = torch.rand(2, 8, 15)
-    found = solve_layer(layer.train(), x)
-    product = found.bases @ found.codes
+    solution = solve_layer(layer.train(), x)
+    product = solution.bases @ solution.codes
     product = product if axis == "spatial" else product.mT
     torch.testing.assert_close(product.unflatten(0, (2, 2)).flatten(1, 2), layer.eval()(x))
 
@@ -89,9 +89,9 @@ def test_class_tokens_are_excluded_from_maps():
     hb.replace_attention(vit, "nmf", rank=4)
     image = torch.rand(3, 32, 32)
     whole = code_maps(vit, image, size=(1, 17))
-    found = code_maps(vit, image, layer="blocks.0", size=(4, 4))
-    assert torch.equal(found.maps.flatten(3), whole.maps.flatten(3)[..., 1:])
-    assert torch.equal(found.energies, whole.energies)
+    result = code_maps(vit, image, layer="blocks.0", size=(4, 4))
+    assert torch.equal(result.maps.flatten(3), whole.maps.flatten(3)[..., 1:])
+    assert torch.equal(result.energies, whole.energies)
     with pytest.raises(ShapeError, match="size 3 x 4 does not fit the 17 positions"):
         code_maps(vit, image, size=(3, 4))
 

@@ -34,6 +34,6 @@ def test_plots_show_the_data():
     np.testing.assert_allclose(drawn[3].lines[0].get_ydata(), series.terms[0, 0].flatten(1).norm(dim=1))
     figure = Figure()
     plot_maps(figure, feature_maps(net, IMAGES, "1").after[0], columns=3)
-    pictures = [axes.images[0].get_array() for axes in figure.axes if axes.images]
+    images = [axes.images[0].get_array() for axes in figure.axes if axes.images]
     assert len(figure.axes) == 6
-    assert len(pictures) == 4
+    assert len(images) == 4

@@ -36,16 +36,16 @@ def received(net):
 def test_reconstruction_errors_match_decompose(name, heads):
     net = network(name, heads=heads)
     x, layer = received(net), net[1].ham
-    found = reconstruction_errors(net.train(), IMAGES, layer="1", steps=4)
+    actual = reconstruction_errors(net.train(), IMAGES, layer="1", steps=4)
     assert net.training
-    assert found.shape == (2, heads, 5)
+    assert actual.shape == (2, heads, 5)
     for image in range(2):
         for head, part in enumerate(x[image].chunk(heads)):
             for steps in range(5):
                 bases = layer.dictionary.bases[[head]].double()
                 out = hb.decompose(part[None], layer.ham, steps=steps, bases=bases).reconstruction[0]
                 error = torch.linalg.matrix_norm(part - out) / torch.linalg.matrix_norm(part)
-                torch.testing.assert_close(found[image, head, steps], error)
+                torch.testing.assert_close(actual[image, head, steps], error)
 
 
 @pytest.mark.parametrize("name", ["vq", "cd"])
@@ -55,9 +55,9 @@ def test_convergence_measures_the_updates_of_the_bases(name):
     bases = layer.dictionary.bases.double()
     paths = [hb.decompose(x[1:], layer.ham, steps=k, bases=bases).bases for k in range(6)]
     moves = [float((after - before).norm()) for before, after in pairwise(paths)]
-    found = convergence(net, IMAGES, steps=5)
-    assert [len(heads) for heads in found] == [1, 1]
-    assert found[1][0].moves == pytest.approx(moves, rel=1e-9)
+    actual = convergence(net, IMAGES, steps=5)
+    assert [len(heads) for heads in actual] == [1, 1]
+    assert actual[1][0].moves == pytest.approx(moves, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", hb.hams.names())
@@ -67,7 +67,7 @@ def test_kept_terms_match_truncated_gradients(name, heads):
     images = IMAGES.double()
     series = gradient_series(net, images, lambda y: y.square().sum())
     assert series.terms.shape[:3] == (2, heads, 3)
-    shown = {"one-step": series.kept(0), "truncated:2": series.kept(2), "bptt": series.total}
+    shown = {"one-step": series.truncate(0), "truncated:2": series.truncate(2), "bptt": series.total}
     for grad, value in shown.items():
         other = network(name, heads=heads, grad=grad).double().eval()
         leaves = []

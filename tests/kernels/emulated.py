@@ -60,10 +60,10 @@ def compile_as_triton_would(kernel, args, options):
             aligned[(place,)] = [["tt.divisibility", 16]]
     constant = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     source = GluonASTSource(kernel, signature, constant, attrs=aligned)
-    own = {name: value for name, value in options.items() if name not in constants or name == "num_warps"}
+    compile_options = {name: value for name, value in options.items() if name not in constants or name == "num_warps"}
     largest = constants.get("D") == 512  # what does not fit the GPU's registers is refused by its assembler
     with contextlib.nullcontext() if largest else down_to_ptx():
-        return triton.compile(source, target=HOPPER, options=own), taken
+        return triton.compile(source, target=HOPPER, options=compile_options), taken
 
 
 @contextlib.contextmanager

@@ -45,16 +45,16 @@ def solve(
         return torch.zeros(b, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
 
     with mock.patch.object(nmf_hopper, "launch", start), mock.patch.object(common, "zero_counters", zeros):
-        found = nmf_hopper.solve_resident(x, bases, grid, steps, eps, keep=keep, product=True, dtype=dtype)
+        result = nmf_hopper.solve_resident(x, bases, grid, steps, eps, keep=keep, product=True, dtype=dtype)
     assert all(
         torch.equal(*pair) for pair in zip((x.nan_to_num(), bases), (before[0].nan_to_num(), before[1]), strict=True)
     )
-    return x, bases, found
+    return x, bases, result
 
 
-def error(found, wanted):
+def error(actual, wanted):
     """Relative, and infinite where something is NaN."""
-    error = float((found.double() - wanted).norm() / wanted.norm())
+    error = float((actual.double() - wanted).norm() / wanted.norm())
     return error if math.isfinite(error) else math.inf
 
 

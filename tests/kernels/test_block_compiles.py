@@ -134,8 +134,8 @@ def test_batch_norm_in_training(dtype, r, compiled_kernel):
     kept = common.saved_dtype(dtype)
     fold, codes, y = empty(2, 512, r, dtype=kept), empty(2, 4_096, r, dtype=kept), empty(2, 512, 4_096, dtype=dtype)
     norm = NormParameters(empty(512), empty(512), empty(512), empty(512), 1e-5)
-    found = block_norm.batch_statistics(fold, codes, BatchNormState(norm, 0.1, empty(1, dtype=torch.int64)), dtype)
-    block_norm.norm_backward(y, y, fold, codes, found, norm, dtype)
+    statistics = block_norm.batch_statistics(fold, codes, BatchNormState(norm, 0.1, empty(1, dtype=torch.int64)), dtype)
+    block_norm.norm_backward(y, y, fold, codes, statistics, norm, dtype)
     block_launches.weight_backward(empty(2, 512, r), empty(2, 256, r), dtype, common.factor_product_kind(dtype))
     block_launches.prepare_inputs(empty(512, 512), empty(2, 1_024, r), 2, dtype, unit=True)
     for name in ("sums", "partial_sums", "statistics", "relu_backward", "norm_backward", "weight_gradient", "prepare"):

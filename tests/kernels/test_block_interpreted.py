@@ -69,9 +69,9 @@ def test_bread_compiles(shape, dtype, layout):
     x = strided(x, layout)
     for b, rectify in ((bias, True), (None, False)):
         expected = reference.bread(x.double(), weight.double(), None if b is None else b.double(), rectify=rectify)
-        found = block_launches.apply_bread(x, weight, b, dtype, out=dtype, rectify=rectify)
-        assert_close(found, expected)
-        assert found.dtype == dtype
+        actual = block_launches.apply_bread(x, weight, b, dtype, out=dtype, rectify=rectify)
+        assert_close(actual, expected)
+        assert actual.dtype == dtype
 
 
 def test_z_has_the_layout_of_x():
@@ -92,8 +92,8 @@ def test_nan_is_propagated():
 def test_bread_rounds_as_it_loads():
     """float32 input and weights, products in bfloat16: nothing is copied."""
     x, (weight, bias, _), _, _ = problem(SHAPES[0])
-    found = block_launches.apply_bread(x, weight, bias, torch.bfloat16, out=torch.bfloat16, rectify=True)
-    assert_close(found, reference.bread(x.double(), weight.double(), bias.double(), rectify=True))
+    actual = block_launches.apply_bread(x, weight, bias, torch.bfloat16, out=torch.bfloat16, rectify=True)
+    assert_close(actual, reference.bread(x.double(), weight.double(), bias.double(), rectify=True))
 
 
 @pytest.mark.parametrize("dtype, layout", WAYS, ids=str)
@@ -117,9 +117,9 @@ def test_finish_compiles(shape, dtype, layout):
     ]
     for options, same in cases:
         y = torch.empty_like(skip)
-        found = block_launches.finish_block(fold, codes, y, dtype, **options)
-        assert found is y
-        assert_close(found, reference.finish(fold.double(), codes.double(), **same))
+        actual = block_launches.finish_block(fold, codes, y, dtype, **options)
+        assert actual is y
+        assert_close(actual, reference.finish(fold.double(), codes.double(), **same))
 
 
 def test_finish_saturates_in_float16():
@@ -176,9 +176,9 @@ def test_block_gradient_matches_the_reference(shape, dtype, layout):
     assert_close(u, expected, slack=2)
     cotangent = torch.randn(u.shape).to(dtype)
     slopes = torch.autograd.grad(expected, wide, cotangent.double())
-    for found, slope, leaf in zip(torch.autograd.grad(u, leaves, cotangent), slopes, leaves, strict=True):
-        assert found.dtype == leaf.dtype
-        assert_close(found, slope, slack=3)  # a chain of roundings to dtype: u, dz, and each product
+    for actual, slope, leaf in zip(torch.autograd.grad(u, leaves, cotangent), slopes, leaves, strict=True):
+        assert actual.dtype == leaf.dtype
+        assert_close(actual, slope, slack=3)  # a chain of roundings to dtype: u, dz, and each product
 
 
 @pytest.mark.parametrize("ham", HAMS)

@@ -33,13 +33,13 @@ def cached(monkeypatch):
     """Records which calls were offered to the launch cache, and whether they can be cached."""
     seen = {}
 
-    def keeping(solve, given, *key):
-        outputs, kept, made = launcher.record_launches(solve, given)
+    def keeping(solve, inputs, *key):
+        outputs, kept, made = launcher.record_launches(solve, inputs)
         seen[key[0]] = made is not None
         return outputs, kept
 
-    def watched(solve, given, *key):
-        return keeping(lambda *given: (solve(*given), ()), given, *key)[0]
+    def watched(solve, inputs, *key):
+        return keeping(lambda *inputs: (solve(*inputs), ()), inputs, *key)[0]
 
     def pretended(kernel, grid, *args, **options):
         assert all(size <= 65_535 for size in grid[1:])  # what CUDA allows

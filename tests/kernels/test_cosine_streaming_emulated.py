@@ -42,16 +42,16 @@ def expected(ham, x, bases, steps, beta=BETA):
     """float64, plain torch   ->   D, C, D C, and CD's projector, transposed"""
     more = {"beta": beta} if ham == "cd" else {}
     ham = hb.hams[ham](rank=bases.shape[2], temperature=TEMPERATURE, **more)
-    found = hb.decompose(x.double(), ham, steps=steps, bases=bases.double(), backend="plain")
-    return found.bases, found.codes.mT, found.reconstruction, ridge_projector(found.bases, beta).mT
+    solution = hb.decompose(x.double(), ham, steps=steps, bases=bases.double(), backend="plain")
+    return solution.bases, solution.codes.mT, solution.reconstruction, ridge_projector(solution.bases, beta).mT
 
 
 def read_out(x, into, out, more, codes, y):
     """What `readout_kernel` does."""
-    found = x.float().mT @ into
-    codes.copy_(found)
+    products = x.float().mT @ into
+    codes.copy_(products)
     if y is not None:
-        y.copy_(out @ found.mT)
+        y.copy_(out @ products.mT)
 
 
 def solve(
@@ -75,16 +75,16 @@ def solve(
         ):
             stack.enter_context(mock.patch.object(module, name, stand_in))
         if ham == "vq":
-            found = (
+            result = (
                 *vq.solve_factors(x, bases, steps, TEMPERATURE, product=product, dtype=dtype, counters=counters),
                 None,
             )
         else:
             more = {"keep": True, "product": product, "dtype": dtype, "counters": counters}
-            found = cd.solve_factors(x, bases, steps, TEMPERATURE, beta, **more)
+            result = cd.solve_factors(x, bases, steps, TEMPERATURE, beta, **more)
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip((x, bases), before, strict=True))
     assert getattr(start, "shared", 0) <= cosine.streaming_bytes(cut.D, cut.R)
-    return x, bases, found
+    return x, bases, result
 
 
 CASES = {
@@ -108,13 +108,13 @@ def test_values(ham, sizes, more):
     def spoil(x):
         x[:, :, 17] = 0  # has no direction
 
-    x, bases, found = solve(ham, *sizes, spoil=spoil, **more)
-    assert found[1].dtype == more.get("dtype", torch.float32)
-    assert (found[2] is None) == (not more.get("product", True)) and (found[3] is None) == (ham == "vq")
-    assert found[2] is None or found[2].stride() == x.stride()
+    x, bases, actual = solve(ham, *sizes, spoil=spoil, **more)
+    assert actual[1].dtype == more.get("dtype", torch.float32)
+    assert (actual[2] is None) == (not more.get("product", True)) and (actual[3] is None) == (ham == "vq")
+    assert actual[2] is None or actual[2].stride() == x.stride()
     rounded = 3e-3 if "dtype" in more else 5e-4
     wanted = expected(ham, x, bases, sizes[4], more.get("beta", BETA))
-    for value, exact, most in zip(found, wanted, (2e-4, rounded, 4e-3, 2e-4), strict=True):
+    for value, exact, most in zip(actual, wanted, (2e-4, rounded, 4e-3, 2e-4), strict=True):
         assert value is None or error(value, exact) < most
 
 
@@ -126,12 +126,12 @@ def test_ridge_kernel_matches_torch(d, r, beta):
     moved[:, :, 3] = 0
     start = Emulated()
     with mock.patch.object(cosine, "launch", start):
-        unit, found = cosine.launch_ridge_projector(
+        unit, actual = cosine.launch_ridge_projector(
             moved, beta, StreamingGrid(512 if d > 256 else 256, 64 if r <= 64 else 128, 1, 2)
         )
     exact = normalize_columns(moved.double())
     assert error(unit, exact) < 1e-6
-    assert error(found, torch.linalg.solve(exact.mT @ exact + beta * torch.eye(r), exact.mT).mT) < 2e-4
+    assert error(actual, torch.linalg.solve(exact.mT @ exact + beta * torch.eye(r), exact.mT).mT) < 2e-4
 
 
 @pytest.mark.parametrize("n, channels_last", [(208, False), (131, False), (131, True)])
@@ -146,9 +146,9 @@ def test_equal_bits_for_any_program_order(n, channels_last):
 
 def test_almost_zero_inputs():
     """Centroids so short that the eps of their length counts, before and after a step."""
-    x, bases, found = solve("cd", 1, 128, 112, 20, 2, 1, spoil=lambda x: x.mul_(1e-7))
+    x, bases, actual = solve("cd", 1, 128, 112, 20, 2, 1, spoil=lambda x: x.mul_(1e-7))
     wanted = expected("cd", x, bases, 2, BETA)
-    assert error(found[0], wanted[0]) < 2e-4 and wanted[0].norm(dim=1).min() < 0.5
+    assert error(actual[0], wanted[0]) < 2e-4 and wanted[0].norm(dim=1).min() < 0.5
 
 
 @pytest.mark.parametrize("ham", ["vq", "cd"])
@@ -156,8 +156,8 @@ def test_nan_in_one_column_spreads_to_the_whole_output(ham):
     def spoil(x):
         x[0, 3, 70] = torch.nan
 
-    found = solve(ham, 2, 128, 112, 20, 1, 1, spoil=spoil)[2]
-    assert all(value is None or (value[0].isnan().all() and value[1].isfinite().all()) for value in found)
+    actual = solve(ham, 2, 128, 112, 20, 1, 1, spoil=spoil)[2]
+    assert all(value is None or (value[0].isnan().all() and value[1].isfinite().all()) for value in actual)
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ def test_the_block_uses_them(ham, monkeypatch):
     draw = torch.Generator().manual_seed(0)
     z, bases = torch.randn(2, 100, 131, generator=draw).bfloat16(), torch.randn(2, 100, 20, generator=draw)
     counters = torch.zeros(2, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
-    found = block.solve_ham(z, ham, (TEMPERATURE, BETA), bases, 2, keep=True, counters=counters)
+    solution = block.solve_ham(z, ham, (TEMPERATURE, BETA), bases, 2, keep=True, counters=counters)
     assert start.compiled is not None
-    assert found.codes.dtype == torch.bfloat16  # what the kernel after them multiplies with
-    assert found.slope.shape == (bases.shape if ham == "cd" else (0,))
+    assert solution.codes.dtype == torch.bfloat16  # what the kernel after them multiplies with
+    assert solution.slope.shape == (bases.shape if ham == "cd" else (0,))
     wanted = expected(ham, z, bases, 2)
-    assert error(found.bases, wanted[0]) < 2e-4 and error(found.codes, wanted[1]) < 3e-3
+    assert error(solution.bases, wanted[0]) < 2e-4 and error(solution.codes, wanted[1]) < 3e-3

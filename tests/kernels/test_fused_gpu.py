@@ -79,12 +79,12 @@ def compare(ham, x, bases, steps, dtype):
     b, d, n = x.shape
     cotangents = torch.randn(b, ham.rank, n, device="cuda").double(), torch.randn(b, d, n, device="cuda").double()
     expected, slope = solve(ham, x.double(), bases, steps, "plain", cotangents)
-    found, gradient = solve(ham, x, bases, steps, "fused", cotangents)
-    for value, reference in zip(found, expected, strict=True):
+    actual, gradient = solve(ham, x, bases, steps, "fused", cotangents)
+    for value, reference in zip(actual, expected, strict=True):
         assert_close(value, reference, dtype=dtype)
     if slope.norm() > 1e-9:
         assert_close(gradient, slope, dtype=dtype, slack=2)  # a difference of codes: the error of both
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -142,12 +142,12 @@ def with_and_without(form, name, ham, x, bases, steps, monkeypatch):
     """Return the solution of a variant (`resident_grid` or `streaming_grid`) and of the next one on this GPU."""
     from hamburger.kernels import cd, launcher, nmf, vq
 
-    module, asked = {"nmf": nmf, "vq": vq, "cd": cd}[name], []
+    module, grids = {"nmf": nmf, "vq": vq, "cd": cd}[name], []
     choose = getattr(module, form)
-    monkeypatch.setattr(module, form, lambda *given: asked.append(choose(*given)) or asked[-1])
+    monkeypatch.setattr(module, form, lambda *grid_args: grids.append(choose(*grid_args)) or grids[-1])
     monkeypatch.setattr(launcher, "_cache", {})  # else an earlier call's launches would be repeated
     one = hb.decompose(x, ham, steps=steps, bases=bases, backend="fused")
-    if not asked or asked[-1] is None:
+    if not grids or grids[-1] is None:
         pytest.skip("this GPU uses another variant")
     monkeypatch.setattr(module, form, lambda *_: None)
     monkeypatch.setattr(launcher, "_cache", {})
@@ -224,8 +224,8 @@ def test_nan_stays_in_its_sample(name, n, rank):
 def test_million_positions(name):
     ham, x, bases = problem(name, (1, 64, 1_048_575, 8, 1))
     expected = hb.decompose(x.double(), ham, steps=1, bases=bases.double(), backend="plain")
-    found = hb.decompose(x, ham, steps=1, bases=bases, backend="fused")
-    for value, reference in zip(found, expected, strict=True):
+    actual = hb.decompose(x, ham, steps=1, bases=bases, backend="fused")
+    for value, reference in zip(actual, expected, strict=True):
         assert_close(value, reference)
 
 
@@ -286,8 +286,8 @@ def test_autocast(name, scale, precision):
         return y, torch.autograd.grad(y.square().mean(), z)[0]
 
     with torch.autocast("cuda", dtype=precision):
-        found, rounded = run(fused, z), run(plain, z)
-    for value, other, reference in zip(found, rounded, run(exact.double(), z.double()), strict=True):
+        actual, rounded = run(fused, z), run(plain, z)
+    for value, other, reference in zip(actual, rounded, run(exact.double(), z.double()), strict=True):
         assert relative_error(value, reference) < 1.5 * relative_error(other, reference) + RELATIVE[precision]
 
 
@@ -297,12 +297,12 @@ def test_cuda_streams_are_independent(name):
     expected = [hb.decompose(x, ham, bases=bases, backend="fused") for ham, x, bases in problems]
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in problems]
-    found = []
+    outputs = []
     for _, (stream, (ham, x, bases)) in itertools.product(range(5), zip(streams, problems, strict=True)):
         with torch.cuda.stream(stream):
-            found.append(hb.decompose(x, ham, bases=bases, backend="fused"))
+            outputs.append(hb.decompose(x, ham, bases=bases, backend="fused"))
     torch.cuda.synchronize()
-    for i, out in enumerate(found):
+    for i, out in enumerate(outputs):
         assert all(torch.equal(a, b) for a, b in zip(out, expected[i % 4], strict=True))
 
 

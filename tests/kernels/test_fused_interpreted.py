@@ -64,17 +64,17 @@ def compare(ham, x, bases, steps):
     b, d, n = x.shape
     cotangents = torch.randn(b, ham.rank, n).double(), torch.randn(b, d, n).double()
     expected, slope = solve(ham, x.double(), bases, steps, "plain", cotangents)
-    found, gradient = solve(ham, x, bases, steps, "fused", cotangents)
-    assert found.bases.dtype == found.codes.dtype == torch.float32
-    assert found.reconstruction.dtype == gradient.dtype == x.dtype
+    actual, gradient = solve(ham, x, bases, steps, "fused", cotangents)
+    assert actual.bases.dtype == actual.codes.dtype == torch.float32
+    assert actual.reconstruction.dtype == gradient.dtype == x.dtype
     # the interpreter does not round factors: they have the precision of float32 whatever x has
-    for value, reference in zip(found, expected, strict=True):
+    for value, reference in zip(actual, expected, strict=True):
         assert_close(value, reference)
     if slope.norm() > 1e-12:
         assert_close(gradient, slope)
     else:  # a single column is the mean of every cluster: whatever it is, VQ gives it back
         assert gradient.norm() < 1e-6
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -97,14 +97,14 @@ def rounding_kernel(p_in, p_out, N: tl.constexpr):
 
 def test_tf32_rounds_to_nearest():
     x = torch.randn(128) * 10.0 ** torch.randint(-30, 30, (128,))
-    found = torch.empty_like(x)
-    rounding_kernel[(1,)](x, found, N=128)
+    actual = torch.empty_like(x)
+    rounding_kernel[(1,)](x, actual, N=128)
     digits, exponent = torch.frexp(x.double())
     expected = torch.ldexp((digits * 2**11).round() / 2**11, exponent)  # random: no ties
-    assert torch.equal(found.double(), expected) and not torch.equal(found, x)
+    assert torch.equal(actual.double(), expected) and not torch.equal(actual, x)
     special = torch.tensor([float("inf"), -float("inf"), 0.0, float("nan")]).repeat(32)
-    rounding_kernel[(1,)](special, found, N=128)
-    assert torch.equal(found.nan_to_num(7.0), special.nan_to_num(7.0)) and found[3::4].isnan().all()
+    rounding_kernel[(1,)](special, actual, N=128)
+    assert torch.equal(actual.nan_to_num(7.0), special.nan_to_num(7.0)) and actual[3::4].isnan().all()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -129,8 +129,8 @@ def test_any_strides(name):
     channels_last = x.mT.contiguous().mT
     for view in (wide, channels_last):
         assert not view.is_contiguous()
-        found = hb.decompose(view, ham, steps=1, bases=bases, backend="fused")
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        actual = hb.decompose(view, ham, steps=1, bases=bases, backend="fused")
+        assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
     assert hb.decompose(channels_last, ham, steps=0, bases=bases, backend="fused").reconstruction.stride(1) == 1
     compare(ham, x[:1].expand(2, -1, -1), bases, 0)
     compare(ham, x, bases[:1], 0)
@@ -149,11 +149,11 @@ def test_nothing_is_saved_without_grad_and_codes_have_a_gradient(name):
     x.requires_grad_()
     with torch.no_grad():
         assert hb.decompose(x, ham, bases=bases, backend="fused").reconstruction.grad_fn is None
-    found = [
+    gradients = [
         torch.autograd.grad(hb.decompose(x, ham, bases=bases, backend=b).codes.square().sum(), x)[0]
         for b in ("fused", "plain")
     ]
-    assert_close(*found)
+    assert_close(*gradients)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -60,15 +60,15 @@ def solve(x, y, none):
     return out, both.mT
 
 
-def recorded(solve, given):
+def recorded(solve, inputs):
     """Of what keeps nothing."""
-    return launcher.record_launches(lambda *given: (solve(*given), ()), given)
+    return launcher.record_launches(lambda *inputs: (solve(*inputs), ()), inputs)
 
 
 def test_cached_launches_run_with_new_addresses():
     x, y = torch.rand(6), torch.rand(6)
-    found, _, made = recorded(solve, (x, y, None))
-    assert torch.allclose(found[0], 3 * x + 2 * y)
+    actual, _, made = recorded(solve, (x, y, None))
+    assert torch.allclose(actual[0], 3 * x + 2 * y)
     x, y = torch.rand(6), torch.rand(6)
     for _ in range(3):
         (out, both), _ = made.play((x.data_ptr(), y.data_ptr(), 0), x.device)
@@ -250,12 +250,12 @@ def test_outputs_that_share_memory_prevent_caching():
         launch(both[6:], x, x, 6)
         return both[:6], both[6:]
 
-    def given(x):
+    def view_of_input(x):
         launch(x, x, x, 6)
         return (x.view(2, 3),)
 
     assert recorded(shared, (torch.rand(6),))[2] is None
-    assert recorded(given, (torch.rand(6),))[2] is None
+    assert recorded(view_of_input, (torch.rand(6),))[2] is None
 
 
 def test_saved_tensors_that_share_memory_are_not_packed():

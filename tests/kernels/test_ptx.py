@@ -129,36 +129,36 @@ def test_emulator_reports_divergent_branches():
 
 
 def test_emulator_integer_arithmetic_matches_a_gpu():
-    found = run("shl.b32 %r4, %r1, 30; shr.s32 %r4, %r4, 30; mad.wide.s32 %rd2, %r4, %r0, %rd0;"
+    actual = run("shl.b32 %r4, %r1, 30; shr.s32 %r4, %r4, 30; mad.wide.s32 %rd2, %r4, %r0, %rd0;"
                 "sub.s64 %rd2, %rd2, %rd0; cvt.u32.u64 %r5, %rd2; st.global.b32 [%rd1], %r5;", number=-3)  # fmt: skip
-    assert (found[:4] == [0, -3, 6, 3]).all()
+    assert (actual[:4] == [0, -3, 6, 3]).all()
 
 
 def test_emulator_divides_integers_towards_zero():
-    found = run("mul.lo.s32 %r4, %r1, 5; sub.s32 %r4, %r4, 7; div.s32 %r4, %r4, %r0; max.s32 %r4, %r4, -1;"
+    actual = run("mul.lo.s32 %r4, %r1, 5; sub.s32 %r4, %r4, 7; div.s32 %r4, %r4, %r0; max.s32 %r4, %r4, -1;"
                 "min.s32 %r4, %r4, 2; st.global.b32 [%rd1], %r4;", number=3)  # fmt: skip
-    assert (found[:5] == [-1, 0, 1, 2, 2]).all()
+    assert (actual[:5] == [-1, 0, 1, 2, 2]).all()
 
 
 def test_emulator_min_and_relu():
-    found = run("sub.s32 %r4, %r1, 1; min.relu.s32 %r4, %r4, %r0; st.global.b32 [%rd1], %r4;", number=2)
-    assert (found[:5] == [0, 0, 1, 2, 2]).all()
+    actual = run("sub.s32 %r4, %r1, 1; min.relu.s32 %r4, %r4, %r0; st.global.b32 [%rd1], %r4;", number=2)
+    assert (actual[:5] == [0, 0, 1, 2, 2]).all()
 
 
 def test_emulator_loads_transposed_matrices():
     """Rows of 16 bytes, 0 to 63 in halves: a lane has two rows of a column, those of lanes 0 to 3 the first one."""
-    found = run("shl.b32 %r4, %r1, 1; add.s32 %r5, %r4, 1; shl.b32 %r5, %r5, 16; or.b32 %r4, %r4, %r5;"
+    actual = run("shl.b32 %r4, %r1, 1; add.s32 %r5, %r4, 1; shl.b32 %r5, %r5, 16; or.b32 %r4, %r4, %r5;"
                 "st.shared.b32 [%r3], %r4; bar.sync 0; shl.b32 %r6, %r1, 4; and.b32 %r6, %r6, 127;"
                 "ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%r7}, [%r6]; st.global.b32 [%rd1], %r7;")  # fmt: skip
-    low, high = found[:32] & 0xFFFF, found[:32] >> 16
+    low, high = actual[:32] & 0xFFFF, actual[:32] >> 16
     assert (low == [i % 4 * 16 + i // 4 for i in range(32)]).all() and (high == low + 8).all()
 
 
 def test_emulator_rounds_bfloat16_to_even_and_packs_pairs():
     # 1 + 2^-8 is halfway between 1 and 1 + 2^-7; 1 + 3 2^-8 between that and 1 + 2^-6
-    found = run("cvt.rn.bf16x2.f32 %r4, 0f3F808000, 0f3F818000; mov.b32 {%rs0, %rs1}, %r4; mov.b32 %r5, {%rs1, %rs0};"
+    actual = run("cvt.rn.bf16x2.f32 %r4, 0f3F808000, 0f3F818000; mov.b32 {%rs0, %rs1}, %r4; mov.b32 %r5, {%rs1, %rs0};"
                 "@%p0 st.global.b32 [%rd1], %r4; @!%p0 st.global.b32 [%rd1], %r5;")  # fmt: skip
-    assert [hex(value) for value in found[:2]] == ["0x3f803f82", "0x3f823f80"]
+    assert [hex(value) for value in actual[:2]] == ["0x3f803f82", "0x3f823f80"]
 
 
 @pytest.mark.parametrize(

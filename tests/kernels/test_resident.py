@@ -28,14 +28,14 @@ def test_papers_size_is_resident():
 @pytest.mark.parametrize("b, d, n, r", [(b, d, n, r) for b in (1, 5) for d in (8, 300, 512) for n in (1, 999, 16_896)
                                         for r in (1, 64, 100)])  # fmt: skip
 def test_grid_fits_the_gpu_and_covers_every_column(b, d, n, r):
-    found = cut(b, d, n, r)
-    if found is None:
+    grid = cut(b, d, n, r)
+    if grid is None:
         assert b * -(-n // 128) > H200.processors or (d > 128 and r > 64)
         return
-    assert b * found.programs <= H200.processors
-    assert found.programs * found.BN >= n > (found.programs - 1) * found.BN
-    assert d <= found.D and r <= found.R
-    assert tiling.resident_bytes(found.D, found.R, found.BN) < H200.shared
+    assert b * grid.programs <= H200.processors
+    assert grid.programs * grid.BN >= n > (grid.programs - 1) * grid.BN
+    assert d <= grid.D and r <= grid.R
+    assert tiling.resident_bytes(grid.D, grid.R, grid.BN) < H200.shared
 
 
 @pytest.mark.parametrize("sizes", [(1, 512, 16_897, 64), (9, 512, 2_048, 64), (1, 513, 100, 64), (1, 64, 100, 129)])

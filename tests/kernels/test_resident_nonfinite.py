@@ -35,9 +35,9 @@ def poisoned():
 
 @pytest.fixture
 def text():
-    found = []
-    solve(*SIZES, lambda kernel, _, *args, **options: found.append(compile_as_triton_would(kernel, args, options)))
-    return found[0][0].asm["ptx"]
+    compiled = []
+    solve(*SIZES, lambda kernel, _, *args, **options: compiled.append(compile_as_triton_would(kernel, args, options)))
+    return compiled[0][0].asm["ptx"]
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_emulator_detects_arrivals_without_release(text, spoiled):
 
 
 def test_emulator_detects_removed_waits(text, spoiled):
-    polls = [found.span() for found in re.finditer(r"@first ld\.acquire\.gpu\.global\.b32 seen,[^;]*;", text)]
+    polls = [match.span() for match in re.finditer(r"@first ld\.acquire\.gpu\.global\.b32 seen,[^;]*;", text)]
     assert len(polls) == 2
     for first, end in polls:
         with pytest.raises(Race, match="with no barrier after"):

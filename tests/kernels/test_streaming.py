@@ -29,9 +29,9 @@ def test_grid_has_at_most_one_program_per_multiprocessor_and_tile(cut):
 
 @pytest.mark.parametrize("b", [1, 2, 100, 131, 132, 133, 200, 1_000])
 def test_all_programs_fit_on_the_gpu_at_once(cut, b):
-    found = cut(b, 8, 10**6, 8, H200)
-    assert found.programs >= 1 and found.programs * found.images <= H200.processors
-    launches = -(-b // found.images)
+    grid = cut(b, 8, 10**6, 8, H200)
+    assert grid.programs >= 1 and grid.programs * grid.images <= H200.processors
+    launches = -(-b // grid.images)
     assert launches == -(-b // H200.processors)
 
 

@@ -46,13 +46,13 @@ def solve(
     cut = StreamingGrid(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
     counters = torch.zeros(b, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
     with mock.patch.object(nmf_hopper, "launch", emulated):
-        found = nmf_hopper.solve_streaming(
+        result = nmf_hopper.solve_streaming(
             x, bases, cut, steps, EPS, keep=keep, product=product, dtype=dtype, counters=counters
         )
     assert torch.equal(x, before[0]) and torch.equal(bases, before[1])
     assert emulated.shared <= nmf_hopper.streaming_bytes(cut.D, cut.R)
     assert ("cp.async" in emulated.compiled.asm["ptx"]) == (n % 16 == 0 and not channels_last)
-    return x, bases, found
+    return x, bases, result
 
 
 CASES = {

@@ -57,7 +57,7 @@ def test_rows_are_appended_and_newer_ones_replace_older_ones(run, means, tmp_pat
     images = load_images(open_source("figures", "train", size=16, length=40))
     measure = MeasureSettings(samples=20, compared=10, subsets=2)
     real = measure_real(images, means, measure, device=CPU, cache=tmp_path)
-    found = measure_generator(generator, real, means, measure, device=CPU)
+    distances = measure_generator(generator, real, means, measure, device=CPU)
     trained = {"recipe": "figures", "context": "hamgan", "seed": 0, "steps": 3, "batch": 4, "precision": "bf16"}
     trained |= {
         "hardware": "here",
@@ -68,15 +68,15 @@ def test_rows_are_appended_and_newer_ones_replace_older_ones(run, means, tmp_pat
         "date": "d",
         "overrides": [],
     }
-    one = make_result_row(trained, found.row(), real={"data": "figures"}, compared=10)
+    one = make_result_row(trained, distances.row(), real={"data": "figures"}, compared=10)
     assert list(one)[:9] == [
         *("recipe", "context", "seed", "frechet", "extractor", "kid", "seconds_per_step", "peak_mb", "steps")
     ]
-    assert one["dtype"] == "bf16" and one["precision"] == found.neighbours.precision
-    kept = cached_distances(tmp_path, ["a", 1], lambda: found)
-    assert cached_distances(tmp_path, ["a", 1], lambda: pytest.fail("measured again")) == kept == found.row()
+    assert one["dtype"] == "bf16" and one["precision"] == distances.neighbours.precision
+    kept = cached_distances(tmp_path, ["a", 1], lambda: distances)
+    assert cached_distances(tmp_path, ["a", 1], lambda: pytest.fail("measured again")) == kept == distances.row()
     next(tmp_path.glob("distances-*.json")).write_text("{")
-    assert cached_distances(tmp_path, ["a", 1], lambda: found) == kept
+    assert cached_distances(tmp_path, ["a", 1], lambda: distances) == kept
     path = tmp_path / "rows.jsonl"
     append_rows(path, [one])
     append_rows(path, [{**one, "seed": 1}, {**one, "peak_mb": 11.0}])

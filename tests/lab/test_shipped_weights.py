@@ -78,6 +78,6 @@ def test_the_backbone_absorbs_the_normalisation_of_its_package(tmp_path):
     image = torch.randint(0, 256, (1, 3, 225, 225), dtype=torch.uint8)
     with torch.no_grad():
         expected = whole.net.blocks[0](whole.net.bn1(whole.net.conv_stem((image.float() - 127) / 128)))
-        found = backbone.net.blocks[0](backbone.net.bn1(backbone.net.conv_stem(normalise(image))))
+        actual = backbone.net.blocks[0](backbone.net.bn1(backbone.net.conv_stem(normalise(image))))
     inner = (..., slice(4, -4), slice(4, -4))
-    assert (found - expected)[inner].abs().max() < 1e-3 * expected.abs().max()
+    assert (actual - expected)[inner].abs().max() < 1e-3 * expected.abs().max()

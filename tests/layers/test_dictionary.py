@@ -45,17 +45,17 @@ def test_online_dictionary_follows_the_batch_mean_in_training():
     before = layer.ham.dictionary.bases.clone()
     layer.eval()(z)
     assert torch.equal(layer.ham.dictionary.bases, before)
-    found = hb.decompose(z, layer.ham.ham, bases=before).bases.mean(0, keepdim=True)
+    solution = hb.decompose(z, layer.ham.ham, bases=before).bases.mean(0, keepdim=True)
     layer.train()(z)
-    assert_close(layer.ham.dictionary.bases, F.normalize(0.75 * before + 0.25 * found, dim=1))
+    assert_close(layer.ham.dictionary.bases, F.normalize(0.75 * before + 0.25 * solution, dim=1))
 
 
 def test_default_momentum_matches_the_authors_code():
     layer, z = layer_with("online"), torch.rand(3, 12, 30)
     before = layer.ham.dictionary.bases.clone()
-    found = hb.decompose(z, layer.ham.ham, bases=before).bases.mean(0, keepdim=True)
+    solution = hb.decompose(z, layer.ham.ham, bases=before).bases.mean(0, keepdim=True)
     layer.train()(z)
-    assert_close(layer.ham.dictionary.bases, F.normalize(before + 0.9 * (found - before), dim=1))
+    assert_close(layer.ham.dictionary.bases, F.normalize(before + 0.9 * (solution - before), dim=1))
 
 
 @pytest.mark.parametrize("ham", ["nmf", "vq", "cd"])

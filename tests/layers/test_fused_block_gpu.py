@@ -88,15 +88,15 @@ def step(layer, z, cast=None):
     return {"y": y, "z": z.grad, **gradients, **{k: b.double() for k, b in layer.named_buffers()}}
 
 
-def no_worse(found, rounded, exact, dtype, slack=1.5):
+def no_worse(actual, rounded, exact, dtype, slack=1.5):
     """As near to float64 as the plain layer in the same precision, up to what one more rounding may add."""
     scale = exact["y"].norm()
     for key, value in exact.items():
         if value.norm() < 1e-9 * scale:  # a gradient that a norm makes zero
-            assert found[key].norm() < 1e-3 * scale, key
+            assert actual[key].norm() < 1e-3 * scale, key
             continue
         allowed = slack * relative_error(rounded[key], value) + RELATIVE[dtype]
-        assert relative_error(found[key], value) < allowed, key
+        assert relative_error(actual[key], value) < allowed, key
 
 
 @pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
@@ -108,10 +108,10 @@ def test_outputs_gradients_and_statistics(name, precision, b, train, taken):
     layer = build(name, inner=48).train(train)
     twin, exact = plain(layer), plain(layer).double()
     z = torch.randn(b, 64, 25, 40, device="cuda").to(dtype)
-    found, rounded, expected = step(layer, z, cast), step(twin, z, cast), step(exact, z.double())
+    actual, rounded, expected = step(layer, z, cast), step(twin, z, cast), step(exact, z.double())
     way = "train" if train and dtype != torch.float16 else "context"
-    assert taken == [way] and found["y"].dtype == dtype
-    no_worse(found, rounded, expected, cast or dtype)
+    assert taken == [way] and actual["y"].dtype == dtype
+    no_worse(actual, rounded, expected, cast or dtype)
     with torch.no_grad(), autocast(cast):
         y, other = layer.eval()(z), twin.eval()(z)
     assert taken == [way, "evaluate"]
@@ -181,9 +181,9 @@ def test_channels_last(name):
         y = layer(z)
         assert y.is_contiguous(memory_format=torch.channels_last)
         assert_close(y, layer(z.contiguous()), slack=5)
-    found, expected = step(layer, z), step(plain(layer), z)
+    actual, expected = step(layer, z), step(plain(layer), z)
     for key, value in expected.items():
-        assert_close(found[key].double(), value.double(), dtype=torch.float32, slack=5)
+        assert_close(actual[key].double(), value.double(), dtype=torch.float32, slack=5)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -252,8 +252,8 @@ def test_captured_in_a_cuda_graph(name):
         captured = call()
     static.copy_(x.flip(2))
     graph.replay()
-    found = captured.clone()
-    assert torch.equal(found, call())
+    actual = captured.clone()
+    assert torch.equal(actual, call())
 
 
 @pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
@@ -267,8 +267,8 @@ def test_cached_launches_give_the_same_bits(name, b, train, monkeypatch):
 
     def call():
         if train:
-            found = step(layer, z, torch.bfloat16)
-            return {key: value for key, value in found.items() if "running" not in key and "tracked" not in key}
+            actual = step(layer, z, torch.bfloat16)
+            return {key: value for key, value in actual.items() if "running" not in key and "tracked" not in key}
         with torch.no_grad(), autocast(torch.bfloat16):
             return {"y": layer(z)}
 

@@ -83,11 +83,11 @@ def step(layer, z, seed=3):
 def test_outputs_gradients_and_statistics(name, train, norm, kind, taken):
     layer, plain = (each.train(train) for each in pair(name, norm=NORMS[norm], init="fixed"))
     z = images(kind)
-    found, expected = step(layer, z), step(plain, z.double())
+    actual, expected = step(layer, z), step(plain, z.double())
     assert taken == ["train" if train and norm == "batch" else "context"]
-    assert found["y"].stride() == expected["y"].stride() and found["y"].dtype == z.dtype
+    assert actual["y"].stride() == expected["y"].stride() and actual["y"].dtype == z.dtype
     for key, value in expected.items():
-        assert_close(found[key].double(), value, dtype=torch.float32)
+        assert_close(actual[key].double(), value, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
@@ -99,11 +99,11 @@ def test_a_float16_layer_runs_in_float32(name, train, taken):
     exact = copy.deepcopy(layer).double()
     exact.ham.backend = "plain"
     z = images(dtype=torch.float16)
-    found, expected = step(layer, z), step(exact, z.double())
+    actual, expected = step(layer, z), step(exact, z.double())
     assert taken == ["context"]
     for key, value in expected.items():
         if key != "lower.bias" or name == "nmf":  # the norm makes it zero
-            assert_close(found[key].double(), value, dtype=torch.float16)
+            assert_close(actual[key].double(), value, dtype=torch.float16)
     with torch.no_grad():
         assert_close(layer.eval()(z).double(), exact.eval()(z.double()), dtype=torch.float16)
     assert taken == ["context", "evaluate"]
@@ -132,9 +132,9 @@ def test_fused_block_draws_the_same_dictionaries(name, init, taken):
     for b in (2, 1):
         for train in (True, False):
             z = images()[:b]
-            found, expected = step(layer.train(train), z), step(plain.train(train), z)
+            actual, expected = step(layer.train(train), z), step(plain.train(train), z)
             for key, value in expected.items():
-                assert_close(found[key].double(), value.double(), dtype=torch.float32, slack=5)  # both are rounded
+                assert_close(actual[key].double(), value.double(), dtype=torch.float32, slack=5)  # both are rounded
     assert taken == ["context"] * 4
     with torch.no_grad():
         assert_close(layer(z), plain(z), slack=5)
@@ -154,11 +154,11 @@ def test_training_with_batch_norm(name, shape, version, taken):
     for seed in range(2):
         torch.manual_seed(seed)
         z = torch.randn(shape) * 3 + 1
-        found, expected = step(layer, z), step(plain, z)
+        actual, expected = step(layer, z), step(plain, z)
         for key, value in expected.items():
             if key == "lower.bias" and name != "nmf":
                 continue  # zero but for rounding: the norm takes it off
-            assert_close(found[key].double(), value.double(), dtype=torch.float32, slack=20)  # both are rounded
+            assert_close(actual[key].double(), value.double(), dtype=torch.float32, slack=20)  # both are rounded
     assert taken == ["train"] * 2
 
 
@@ -169,10 +169,10 @@ def test_training_covers_several_tiles_in_every_dimension(taken):
     plain = copy.deepcopy(layer).double()
     plain.ham.backend = "plain"
     z = torch.randn(2, 100, 150)
-    found, expected = step(layer, z), step(plain, z.double())
+    actual, expected = step(layer, z), step(plain, z.double())
     assert taken == ["train"]
     for key, value in expected.items():
-        assert_close(found[key].double(), value, dtype=torch.float32, slack=5)
+        assert_close(actual[key].double(), value, dtype=torch.float32, slack=5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -181,11 +181,11 @@ def test_training_with_batch_norm_in_half_precision(name, dtype, taken):
     layer, plain = pair(name, init="fixed")
     z = images("odd", dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = step(layer, z)
+        actual = step(layer, z)
     exact = step(plain, z.double())
-    assert taken == ["train"] and found["y"].dtype == dtype
+    assert taken == ["train"] and actual["y"].dtype == dtype
     for key, value in exact.items():
-        assert relative_error(found[key], value) < 0.1, key
+        assert relative_error(actual[key], value) < 0.1, key
 
 
 def test_custom_norm_follows_the_block(taken):
@@ -220,15 +220,15 @@ def test_autocast(name, dtype, autocast, taken):
     layer, plain = (each.eval() for each in pair(name))
     z = images("odd", dtype)
     with torch.autocast("cpu", dtype=autocast):
-        found = step(layer, z)
+        actual = step(layer, z)
         with torch.no_grad():
             y = layer(z)
-    assert taken == ["context", "evaluate"] and y.dtype == found["y"].dtype == dtype
+    assert taken == ["context", "evaluate"] and y.dtype == actual["y"].dtype == dtype
     exact = step(plain, z.double())
     assert_close(y, exact["y"], dtype=torch.bfloat16 if autocast == torch.bfloat16 else dtype, slack=2)
     limit = 0.1 if torch.bfloat16 in (autocast, dtype) else 0.01
     for key, value in exact.items():
-        assert relative_error(found[key], value) < limit, key
+        assert relative_error(actual[key], value) < limit, key
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -239,10 +239,10 @@ def test_a_layer_cast_to_half(name, dtype, taken):
     plain.ham.backend = "plain"
     limit = 0.1 if dtype == torch.bfloat16 else 0.05  # a rounding may cross the ReLU
     for z in (images("odd", dtype), images("odd")):
-        found, exact = step(layer, z), step(plain, z.double())
-        assert found["y"].dtype == z.dtype
+        actual, exact = step(layer, z), step(plain, z.double())
+        assert actual["y"].dtype == z.dtype
         for key, value in exact.items():
-            assert relative_error(found[key], value) < limit, key
+            assert relative_error(actual[key], value) < limit, key
     assert taken == ["context"] * 2
 
 

@@ -77,12 +77,12 @@ def worker(rank, folder):
     half = slice(2 * rank, 2 * rank + 2)
     uneven = slice(0, 2) if rank == 0 else slice(2, 3)
     one = SyncBatchNorm(2)(torch.full((1, 2, 1, 1), float(rank)))
-    found = {
+    results = {
         "draws": {name: drawn(name, half) for name in DRAWS},
         "norms": {name: normed(name, uneven, sync=True) for name in NORMS},
         "one": one.detach(),
     }
-    torch.save(found, f"{folder}/{rank}.pt")
+    torch.save(results, f"{folder}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 

@@ -63,8 +63,8 @@ def test_saved_tensor_hooks_may_offload_and_restore(name, channels_last, moved, 
         return z.grad, *(p.grad for p in layer.parameters())
 
     expected = gradients(contextlib.nullcontext())
-    found = gradients(torch.autograd.graph.saved_tensors_hooks(moved, lambda t: t))
-    for a, b in zip(found, expected, strict=True):
+    actual = gradients(torch.autograd.graph.saved_tensors_hooks(moved, lambda t: t))
+    for a, b in zip(actual, expected, strict=True):
         assert_close(a, b.double())
 
 
@@ -87,15 +87,15 @@ def test_backward_twice_and_under_checkpointing(name, kept):
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["non-reentrant", "reentrant"])
 def test_checkpointing_leaves_statistics_and_dictionary_as_without(reentrant):
-    found, (start, _) = [], pair("nmf", init="online")
+    results, (start, _) = [], pair("nmf", init="online")
     for checkpointed in (False, True):
         layer = copy.deepcopy(start).train()
         for shift in range(2):
             z = torch.linspace(-9, 9, 2 * 24 * 42).add(shift).sin().view(2, 24, 6, 7).requires_grad_()
             y = torch.utils.checkpoint.checkpoint(layer, z, use_reentrant=reentrant) if checkpointed else layer(z)
             y.square().sum().backward()
-        found.append([y.detach(), z.grad, *(b.float() for b in layer.buffers())])
-    for ours, expected in zip(*found, strict=True):
+        results.append([y.detach(), z.grad, *(b.float() for b in layer.buffers())])
+    for ours, expected in zip(*results, strict=True):
         assert_close(ours, expected.double())
 
 
@@ -103,12 +103,12 @@ def test_checkpointing_leaves_statistics_and_dictionary_as_without(reentrant):
 def test_output_without_relu_may_be_modified_in_place(name, taken, kept):  # noqa: F811
     layer, _ = pair(name, init="fixed", version="paper")
     x = torch.randn(2, 24, 6, 7)
-    found = []
+    gradients = []
     for change in (lambda y: y.add_(1).relu_(), lambda y: (y + 1).relu()):
         z = x.clone().requires_grad_()
-        found.append(torch.autograd.grad(change(layer.train()(z)).sum(), z)[0])
+        gradients.append(torch.autograd.grad(change(layer.train()(z)).sum(), z)[0])
     assert taken == ["train"] * 2
-    assert torch.equal(*found)
+    assert torch.equal(*gradients)
 
 
 @pytest.mark.parametrize("name, kept", WAYS, indirect=["kept"])

@@ -147,10 +147,10 @@ def test_a_layer_of_each_dtype_is_finite_over_its_range(name, dtype, init, kind)
                 y = layer.train(training)(z)
                 layer.zero_grad()
                 y.backward(torch.linspace(-1, 1, y.numel()).view(y.shape).to(dtype) / 100)
-                found = {"output": y, "input gradient": z.grad, **dict(layer.named_buffers())}
+                tensors = {"output": y, "input gradient": z.grad, **dict(layer.named_buffers())}
                 if dtype != torch.float16 or scale <= 100:  # the gradient of a weight is a sum over all positions
-                    found |= {f"gradient of {key}": p.grad for key, p in layer.named_parameters()}
-                broken = [key for key, tensor in found.items() if not tensor.isfinite().all()]
+                    tensors |= {f"gradient of {key}": p.grad for key, p in layer.named_parameters()}
+                broken = [key for key, tensor in tensors.items() if not tensor.isfinite().all()]
                 assert not broken, (version, scale, training, broken)
 
 
@@ -215,8 +215,8 @@ def test_bfloat16_error_of_the_context_at_the_default_temperature(name, allowed)
     layer = hb.Hamburger(64, ham=name, rank=8).eval()
     z = torch.randn(2, 64, 300)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = layer.context(z)
-    assert relative_error(found, copy.deepcopy(layer).double().context(z.double())) < allowed
+        actual = layer.context(z)
+    assert relative_error(actual, copy.deepcopy(layer).double().context(z.double())) < allowed
 
 
 def test_zero_ridge_is_finite_on_degenerate_images():

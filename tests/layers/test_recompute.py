@@ -29,18 +29,18 @@ def train(net, batches, reentrant=None):
     """Return outputs, input gradients, parameter gradients and buffers after one backward pass per batch."""
     net = copy.deepcopy(net).train()
     torch.manual_seed(7)
-    found = []
+    tensors = []
     for batch in batches:
         z = batch.clone().requires_grad_()
         y = call(net, reentrant)(z)
         (y * torch.linspace(0, 9, y.numel()).sin().view(y.shape)).sum().backward()
-        found += [y.detach(), z.grad]
-    return found + [p.grad for p in net.parameters()] + [b.double() for b in net.buffers()]
+        tensors += [y.detach(), z.grad]
+    return tensors + [p.grad for p in net.parameters()] + [b.double() for b in net.buffers()]
 
 
 def check_same(net, batches, reentrant):
-    expected, found = train(net, batches), train(net, batches, reentrant)
-    for a, b in zip(found, expected, strict=True):
+    expected, actual = train(net, batches), train(net, batches, reentrant)
+    for a, b in zip(actual, expected, strict=True):
         assert_close(a, b)
 
 
@@ -90,8 +90,8 @@ def two_calls(net, first, second, reentrant=None):
 
 def test_a_shared_layer_recomputes_each_call_from_its_own_dictionary(reentrant):
     layer, first, second = hb.Hamburger(12, rank=4, init="online"), *torch.randn(2, 2, 12, 5, 6)
-    expected, found = two_calls(layer, first, second), two_calls(layer, first, second, reentrant)
-    for a, b in zip(found, expected, strict=True):
+    expected, actual = two_calls(layer, first, second), two_calls(layer, first, second, reentrant)
+    for a, b in zip(actual, expected, strict=True):
         assert_close(a, b)
 
 

@@ -16,25 +16,25 @@ def studied(*folders):
 
 
 def test_seeds_make_one_group_and_the_baseline_comes_first(make_run):
-    found = studied(
+    study = studied(
         make_run("nmf", seed=2), make_run("nmf", seed=1), make_run(None, seed=1), make_run("sa", seed=1, miou=0.9)
     )
-    assert [(group.name, group.kind, len(group.runs)) for group in found.groups] == [
+    assert [(group.name, group.kind, len(group.runs)) for group in study.groups] == [
         ("baseline", "baseline", 1),
         ("nmf", "ham", 2),
         ("sa", "rival", 1),
     ]
-    assert [run.seed for run in found.groups[1].runs] == [1, 2]
-    assert found.reference is found.groups[0]
-    assert found.mixed == ()
-    assert found.best().name == "sa"
-    assert found.best("ham").name == "nmf"
-    assert found.best("breads") is None
+    assert [run.seed for run in study.groups[1].runs] == [1, 2]
+    assert study.reference is study.groups[0]
+    assert study.mixed == ()
+    assert study.best().name == "sa"
+    assert study.best("ham").name == "nmf"
+    assert study.best("breads") is None
 
 
 def test_breads_without_ham_have_their_own_name(make_run):
-    found = studied(make_run("nmf", options={"parts": ["lower", "upper"]}), make_run("nmf", name="whole"))
-    assert {group.name: group.kind for group in found.groups} == {"breads": "breads", "nmf": "ham"}
+    study = studied(make_run("nmf", options={"parts": ["lower", "upper"]}), make_run("nmf", name="whole"))
+    assert {group.name: group.kind for group in study.groups} == {"breads": "breads", "nmf": "ham"}
 
 
 @pytest.mark.parametrize("parts", [5, True, {"ham": 1}, None])
@@ -43,15 +43,15 @@ def test_parts_of_any_type_have_a_kind(make_run, parts):
 
 
 def test_groups_of_one_name_are_distinguished_by_settings(make_run):
-    found = studied(
+    study = studied(
         make_run("nmf", options={"rank": 4}, name="a"), make_run("nmf", options={"rank": 8}, name="b"), make_run(None)
     )
-    assert [group.name for group in found.groups] == ["baseline", "nmf rank=4", "nmf rank=8"]
+    assert [group.name for group in study.groups] == ["baseline", "nmf rank=4", "nmf rank=8"]
 
 
 def test_fields_besides_the_context_that_differ_are_listed(make_run):
-    found = studied(make_run(None), make_run("nmf", optim=Optim(lr=0.5)))
-    assert found.mixed == ("optim.lr",)
+    study = studied(make_run(None), make_run("nmf", optim=Optim(lr=0.5)))
+    assert study.mixed == ("optim.lr",)
 
 
 def test_logging_and_loading_fields_do_not_split_a_group(make_run):

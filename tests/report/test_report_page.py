@@ -31,20 +31,20 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag, attributes):
-        given = dict(attributes)
-        self.ids += [given["id"]] if "id" in given else []
+        values = dict(attributes)
+        self.ids += [values["id"]] if "id" in values else []
         self.links += [value for name, value in attributes if name in ("src", "href", "xlink:href", "srcset")]
-        self.figures += "data-figure" in given
+        self.figures += "data-figure" in values
         if tag not in VOID:
             self.open.append(tag)
         if tag == "table":
-            self.rows = self.tables.setdefault(given["id"], [])
+            self.rows = self.tables.setdefault(values["id"], [])
         elif tag == "tr":
             self.rows.append([])
         elif tag in ("td", "th"):
             self.rows[-1].append([])
         elif tag == "data":
-            self.rows[-1][-1].append(float(given["value"]))
+            self.rows[-1][-1].append(float(values["value"]))
 
     def handle_endtag(self, tag):
         if tag not in VOID:
@@ -104,8 +104,8 @@ def test_report_of_a_whole_study(whole):
     differences = [ours - theirs for ours, theirs in zip(SCORES["nmf"], SCORES[None], strict=True)]
     assert page.column("scores", "minus baseline")["nmf"][0] == pytest.approx(mean(differences))
     low, high = stats.t.interval(0.95, 2, loc=mean(differences), scale=stats.sem(differences))
-    found = [value for value in page.column("scores", "95 % interval")["nmf"] if isinstance(value, float)]
-    assert found == pytest.approx([low, high])
+    interval = [value for value in page.column("scores", "95 % interval")["nmf"] if isinstance(value, float)]
+    assert interval == pytest.approx([low, high])
     per_class = page.column("per-class", "nmf")
     assert per_class["brick-cool"][0] == pytest.approx(mean(SCORES["nmf"]) + 0.01)
     assert per_class["plum-cool"] == ["-"]
@@ -113,7 +113,7 @@ def test_report_of_a_whole_study(whole):
 
     # a rival that wins is reported as such
     assert "A rival wins: sa minus nmf is +9.33 points over 3 shared seeds" in text
-    # figures: dots, two curves, two spectra; rows of pictures and of atoms
+    # figures: dots, two curves, two spectra; rows of images and of atoms
     assert page.figures == 5
     assert text.count('class="tiles') >= 2 + 2
     assert "Random images" in text and "gains most" in text and "loses most" in text

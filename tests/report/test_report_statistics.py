@@ -24,12 +24,12 @@ def test_half_width_needs_two_values():
 
 def test_paired_interval_matches_scipy():
     ours, theirs = {1: 0.72, 2: 0.71, 3: 0.75, 4: 0.70}, {1: 0.70, 2: 0.68, 3: 0.70, 4: 0.71, 9: 0.1}
-    found = compare_paired(ours, theirs)
+    comparison = compare_paired(ours, theirs)
     test = stats.ttest_rel([ours[s] for s in (1, 2, 3, 4)], [theirs[s] for s in (1, 2, 3, 4)])
     interval = test.confidence_interval(0.95)
-    assert found.n == 4
-    assert found.interval == pytest.approx((interval.low, interval.high), rel=1e-9)
-    assert not found.clear
+    assert comparison.n == 4
+    assert comparison.interval == pytest.approx((interval.low, interval.high), rel=1e-9)
+    assert not comparison.clear
 
 
 def test_difference_is_clear_if_zero_is_outside():

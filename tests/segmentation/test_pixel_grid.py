@@ -39,18 +39,18 @@ def ramp(h, w):
 @pytest.mark.parametrize("size", SIZES)
 def test_a_ramp_stays_where_it_is(size, stride):
     net = Segmenter(Means(stride, corners=True), First(), num_classes=1)
-    found = net(ramp(*size))[0, 0, 0]
+    actual = net(ramp(*size))[0, 0, 0]
     whole = (size[1] - 1) // stride * stride + 1  # beyond it lies a position in the padding
-    torch.testing.assert_close(found[:whole], torch.arange(whole, dtype=torch.float32))
+    torch.testing.assert_close(actual[:whole], torch.arange(whole, dtype=torch.float32))
 
 
 @pytest.mark.parametrize("size", [(360, 480), (375, 500), (64, 64)])
 def test_patches_are_within_half_a_pixel(size):
     net = Segmenter(Means(16, corners=False), First(), num_classes=1)
-    found = net(ramp(*size))[0, 0, size[0] // 2]
+    actual = net(ramp(*size))[0, 0, size[0] // 2]
     expected = torch.arange(size[1], dtype=torch.float32)
     middle = slice(16, size[1] - 32)
-    assert (found[middle] - expected[middle]).abs().max() <= 0.5 + 1e-4
+    assert (actual[middle] - expected[middle]).abs().max() <= 0.5 + 1e-4
 
 
 @pytest.mark.parametrize("corners", [True, False])

@@ -15,7 +15,7 @@ from hamburger.tensors import pick_device
 from hamburger.training.image_files import normalise
 
 
-def picture(height, width, seed=0):
+def random_image(height, width, seed=0):
     return torch.randint(0, 256, (3, height, width), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
 
 
@@ -38,24 +38,24 @@ def test_tiles_cover_every_pixel_once_and_stay_small(height, width, limit):
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 301), (37, 53), (150, 131)])
 def test_tiling_does_not_shift_pixels(height, width, options):
     """A pointwise network gives the same label through tiles, windows and flips."""
-    strongest = picture(height, width)[0] % 3
+    strongest = random_image(height, width)[0] % 3
     image = torch.stack([(strongest == colour).to(torch.uint8) * 255 for colour in range(3)])
-    found = Predictor(ByColour(), info(), "cpu", max_pixels=4096, **options)(image)
-    assert found.dtype == torch.uint8
-    assert torch.equal(found, strongest + 1)
+    labels = Predictor(ByColour(), info(), "cpu", max_pixels=4096, **options)(image)
+    assert labels.dtype == torch.uint8
+    assert torch.equal(labels, strongest + 1)
 
 
 @pytest.mark.parametrize("scales", [(0.5,), (0.5, 1.0, 2.0)], ids=str)
 def test_scales_keep_size_and_position(scales):
     image = torch.zeros(3, 60, 90, dtype=torch.uint8)
     image[0, :30], image[1, 30:, :45], image[2, 30:, 45:] = 255, 255, 255
-    found = Predictor(ByColour(), info(), "cpu", scales=scales)(image)
-    assert (found[:27] == 1).all() and (found[33:, :42] == 2).all() and (found[33:, 48:] == 3).all()
+    labels = Predictor(ByColour(), info(), "cpu", scales=scales)(image)
+    assert (labels[:27] == 1).all() and (labels[33:, :42] == 2).all() and (labels[33:, 48:] == 3).all()
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (31, 46), (64, 64)], ids=str)
 def test_a_window_larger_than_the_image_changes_nothing(size):
-    net, image = segmenter(), picture(*size)
+    net, image = segmenter(), random_image(*size)
     plain = Predictor(net, info(), "cpu")(image)
     assert torch.equal(Predictor(net, info(), "cpu", window=64)(image), plain)
     assert torch.equal(Predictor(net, info(), "cpu", max_pixels=4096)(image), plain)
@@ -63,13 +63,13 @@ def test_a_window_larger_than_the_image_changes_nothing(size):
 
 
 def test_two_calls_give_the_same_bits():
-    predictor, image = Predictor(segmenter(), info(), "cpu", scales=(0.75, 1.0), flip=True, window=48), picture(70, 90)
+    predictor, image = Predictor(segmenter(), info(), "cpu", scales=(0.75, 1.0), flip=True, window=48), random_image(70, 90)
     assert torch.equal(predictor(image), predictor(image))
 
 
 def test_tiles_barely_change_a_local_network():
     """Two convolutions see less far than the margin, so their labels are those of the whole image."""
-    net, image = segmenter(context=None), picture(256, 256)
+    net, image = segmenter(context=None), random_image(256, 256)
     whole = net(normalise(image, info().mean, info().std)[None])[0].argmax(0)
     predictor = Predictor(net, info(), "cpu", max_pixels=128 * 128)
     assert predictor.count_tiles(256, 256) == 9
@@ -85,7 +85,7 @@ def test_memory_is_bounded_by_the_tile():
             sizes.append(x.shape[-2] * x.shape[-1])
             return super().forward(x)
 
-    Predictor(Watched(), info(), "cpu", scales=(1.0, 2.0), max_pixels=40_000)(picture(500, 400))
+    Predictor(Watched(), info(), "cpu", scales=(1.0, 2.0), max_pixels=40_000)(random_image(500, 400))
     assert max(sizes) <= 40_000 * 1.02  # sizes are rounded after scaling
     assert len(sizes) > 2
 
@@ -151,7 +151,7 @@ def test_the_longer_side_is_that_of_the_training_unless_chosen(trained, side, se
 @pytest.mark.parametrize("size", [(1, 1), (1, 700), (700, 3), (9, 5)])
 def test_images_of_any_shape_can_be_resized(size):
     for side in (16, 200):
-        assert Predictor(segmenter(), info(), "cpu", side=side)(picture(*size)).shape == size
+        assert Predictor(segmenter(), info(), "cpu", side=side)(random_image(*size)).shape == size
 
 
 def test_resized_images_are_tiled_without_shifting_pixels():

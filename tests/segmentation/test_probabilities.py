@@ -61,15 +61,15 @@ def test_windows_cover_every_pixel_and_never_leave_the_image():
 
 def test_overlapping_windows_are_averaged():
     """Two windows of a wide image disagree in the overlap: one calls it right, the other left."""
-    found = predict_probabilities(Column(), torch.zeros(1, 3, 16, 26), EvaluationProtocol(window=16))[0, 1, 0]
+    actual = predict_probabilities(Column(), torch.zeros(1, 3, 16, 26), EvaluationProtocol(window=16))[0, 1, 0]
     # windows start at 0 and 10; 0-7 left, 8-9 right by the first alone, 10-15 right and left, 16-17 left, 18-25 right
     expected = torch.tensor([0.0] * 8 + [1.0] * 2 + [0.5] * 6 + [0.0] * 2 + [1.0] * 8)
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0)
 
 
 def test_flipping_averages_a_left_right_classifier_to_a_tie():
-    found = predict_probabilities(Column(), torch.zeros(1, 3, 4, 8), EvaluationProtocol(flip=True))
-    torch.testing.assert_close(found, torch.full_like(found, 0.5))
+    actual = predict_probabilities(Column(), torch.zeros(1, 3, 4, 8), EvaluationProtocol(flip=True))
+    torch.testing.assert_close(actual, torch.full_like(actual, 0.5))
 
 
 def test_scales_resize_the_image_and_average():

@@ -51,9 +51,9 @@ def test_pooled_errors_are_those_of_all_pixels(seed, count):
     images = random_images(seed, count)
     pooled = measure(images, most=20).sum(0)
     for seen, sums in ((False, pooled[:4]), (True, pooled[4:8])):
-        expected, found = compute_by_numpy(images, seen), mean_errors(sums)
-        assert (expected is None) == (found[0] is None)
-        assert expected is None or found == pytest.approx(expected, rel=1e-12)
+        expected, actual = compute_by_numpy(images, seen), mean_errors(sums)
+        assert (expected is None) == (actual[0] is None)
+        assert expected is None or actual == pytest.approx(expected, rel=1e-12)
     assert pooled[8] == sum((truth >= 20).sum() for _, truth, _ in images)
 
 

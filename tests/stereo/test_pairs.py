@@ -25,10 +25,10 @@ def images(tmp_path):
 def test_pairs_of_files_and_folders(images):
     left, right, other = (images / f"{name}.png" for name in ("left", "right", "other"))
     fake_stereo.middlebury(images / "tree")
-    found = find_pairs([left, right, images / "tree", other, right]).photos
-    assert found[:2] == (InputImage(left, "left", right), InputImage(other, "other", right))
-    assert [pair.name for pair in found[2:]] == ["aloe", "art", "cones", "motorcycle", "piano"]
-    assert found[4].paths == tuple(images / "tree" / "cones" / name for name in ("im2.png", "im6.png"))
+    pairs = find_pairs([left, right, images / "tree", other, right]).photos
+    assert pairs[:2] == (InputImage(left, "left", right), InputImage(other, "other", right))
+    assert [pair.name for pair in pairs[2:]] == ["aloe", "art", "cones", "motorcycle", "piano"]
+    assert pairs[4].paths == tuple(images / "tree" / "cones" / name for name in ("im2.png", "im6.png"))
     without = find_pairs([images / "tree"], outside=images / "tree" / "cones").photos
     assert [pair.name for pair in without] == ["aloe", "art", "motorcycle", "piano"]
 

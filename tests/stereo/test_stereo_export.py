@@ -54,8 +54,8 @@ def run_file(path, left, right):
     if path.suffix == ".pt2":
         return torch.export.load(path).module()(left, right)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    [found] = session.run(["disparity"], {"left": left.numpy(), "right": right.numpy()})
-    return torch.from_numpy(found)
+    [actual] = session.run(["disparity"], {"left": left.numpy(), "right": right.numpy()})
+    return torch.from_numpy(actual)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_command_reports_fixed_sizes_and_the_file_enforces_them(tmp_path):
 def test_an_export_with_wrong_disparities_raises(tmp_path, monkeypatch):
     from hamburger.inference import export as graphs
 
-    monkeypatch.setitem(graphs.WRITERS, "pt2", lambda net, *given: lambda *xs: (net(*xs) + 0.1,))
+    monkeypatch.setitem(graphs.WRITERS, "pt2", lambda net, *args: lambda *xs: (net(*xs) + 0.1,))
     with pytest.raises(ExportError, match=r"disparities differ by at most 0\.1 .*, within 0\.05 px .* in 0\.000%"):
         export(
             network("none"),

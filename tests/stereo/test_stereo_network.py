@@ -53,8 +53,8 @@ def test_the_volume_is_largest_at_the_true_disparity():
     right = torch.randn(1, 32, 4, 40)
     left = torch.zeros_like(right)
     left[..., 5:] = right[..., :-5]  # left x shows what right x - 5 does
-    found = correlation_volume(left, right, disparities=12, groups=1)[0, 0].argmax(0)
-    assert (found[:, 12:] == 5).all()
+    disparity = correlation_volume(left, right, disparities=12, groups=1)[0, 0].argmax(0)
+    assert (disparity[:, 12:] == 5).all()
 
 
 def test_soft_argmin_is_the_mean_under_softmax():
@@ -100,10 +100,10 @@ def test_any_size_gives_a_disparity_for_every_pixel(volume, size):
     net = create_stereo(volume=volume, **SMALL).eval()
     left, right = torch.randn(2, 3, *size), torch.randn(2, 3, *size)
     with torch.no_grad():
-        found = net(left, right)
+        disparity = net(left, right)
         alone = net(left[1:], right[1:])
-    assert found.shape == (2, *size) and found.min() >= 0 and found.max() <= 28
-    assert torch.allclose(found[1:], alone, atol=1e-4)
+    assert disparity.shape == (2, *size) and disparity.min() >= 0 and disparity.max() <= 28
+    assert torch.allclose(disparity[1:], alone, atol=1e-4)
 
 
 def has_gradients(inserted):

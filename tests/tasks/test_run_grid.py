@@ -133,9 +133,9 @@ def test_interrupt_is_passed_to_running_processes(tmp_path, sign):
 
 
 def test_variants_are_contexts_baseline_and_breads():
-    found = variants(["baseline", "breads", "nmf", "da"])
-    assert found["baseline"] == ("model.context=none",)
-    assert found["da"] == ("model.context=da",)
+    settings = variants(["baseline", "breads", "nmf", "da"])
+    assert settings["baseline"] == ("model.context=none",)
+    assert settings["da"] == ("model.context=da",)
     with pytest.raises(UnknownNameError, match="did you mean 'baseline'"):
         variants(["baselin"])
 

@@ -77,9 +77,9 @@ def test_score_knows_if_higher_is_better():
 def test_best_weights_have_the_lowest_score_if_lower_is_better(tmp_path, monkeypatch):
     monkeypatch.setattr(CLASSIFICATION, "scores", (Score("accuracy", "error", "", higher=False),), raising=False)
     result = train(apply(find_training("figures-classes"), SMALL), tmp_path / "run", accelerator="cpu").values
-    found = {row["step"]: row["accuracy"] for row in rows(tmp_path / "run") if "accuracy" in row}
-    assert result["best_accuracy"] == min(found.values()) < max(found.values())
-    assert found[result["best_step"]] == result["best_accuracy"]
+    accuracies = {row["step"]: row["accuracy"] for row in rows(tmp_path / "run") if "accuracy" in row}
+    assert result["best_accuracy"] == min(accuracies.values()) < max(accuracies.values())
+    assert accuracies[result["best_step"]] == result["best_accuracy"]
     weights = tmp_path / "run" / "best.safetensors"
     assert task_of_weights(weights).load(weights)[1].extra["accuracy"] == result["best_accuracy"]
 
@@ -105,12 +105,12 @@ def lines(table):
 def test_comparison_table_uses_the_score_of_the_task(depth):
     about = {"task": "depth", "recipe": "planes", "protocol": "one view", "hardware": "here", "torch": "2", "steps": 5}
     about |= {"images_per_s": 1.0, "peak_mb": 1.0, "ablation": "parts", "loss": None, "seconds": 1.0}
-    found = [{**about, "context": name, "cell": name, "epe": value} for name, value in (("sa", 1.25), ("nmf", 2.5))]
-    compared = lines(compare.comparison_table(found))
+    results = [{**about, "context": name, "cell": name, "epe": value} for name, value in (("sa", 1.25), ("nmf", 2.5))]
+    compared = lines(compare.comparison_table(results))
     assert "validation EPE" in compared[0] and "EPE, px" in compared[2]
     assert [line.split()[1] for line in compared if "sa " in line or "nmf " in line] == ["nmf", "sa"]  # best last
     assert any("1.250" in line for line in compared)
-    ablated = "\n".join(lines(ablate.table(found)))
+    ablated = "\n".join(lines(ablate.table(results)))
     assert "EPE, px" in ablated and "1.25" in ablated and "125" not in ablated
 
 

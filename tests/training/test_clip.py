@@ -15,17 +15,17 @@ PLAIN = (f"optim.lr={RATE}", "optim.momentum=0", "optim.weight_decay=0", "optim.
 
 def update(path, monkeypatch, *settings):
     """What the first step adds to all parameters, as one vector."""
-    found, original = [], Trainer.train_step
+    updates, original = [], Trainer.train_step
 
     def step(self, number, parts):
         before = [p.detach().clone() for p in self.net.parameters()]
         original(self, number, parts)
         moved = [(p.detach() - b).flatten() for p, b in zip(self.net.parameters(), before, strict=True)]
-        found.append(torch.cat(moved).double())
+        updates.append(torch.cat(moved).double())
 
     monkeypatch.setattr(Trainer, "train_step", step)
     train(small(*PLAIN, *settings), path, accelerator="cpu")
-    return found[0]
+    return updates[0]
 
 
 @pytest.mark.parametrize("parts", [1, 2])

@@ -34,12 +34,12 @@ def test_autocast_keeps_inputs_and_rounds_products():
     scaled = Scaled()
     net = Accelerator("cpu", precision="bf16").prepare(scaled)
     x, corners = torch.randn(3, 2), torch.tensor([513.0, 1023.5])
-    found = net(x, {"corners": corners})
-    assert torch.equal(found["seen"], corners)
+    outputs = net(x, {"corners": corners})
+    assert torch.equal(outputs["seen"], corners)
     exact = scaled.linear(x)
-    assert found["product"].dtype == torch.float32  # as the loss wants it
-    assert not torch.equal(found["product"], exact)
-    torch.testing.assert_close(found["product"], exact, rtol=0.02, atol=0.02)
+    assert outputs["product"].dtype == torch.float32  # as the loss wants it
+    assert not torch.equal(outputs["product"], exact)
+    torch.testing.assert_close(outputs["product"], exact, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize("precision", ["32", "bf16"])

@@ -37,8 +37,8 @@ def test_every_parameter_is_in_one_group():
 @pytest.mark.parametrize("name", list_contexts())
 def test_context_parameters_are_in_exactly_one_group(name):
     net = create_context(name, 32)
-    found = [id(p) for group in groups(net, Optim()) for p in group["params"]]
-    assert sorted(found) == sorted(id(p) for p in net.parameters() if p.requires_grad)
+    actual = [id(p) for group in groups(net, Optim()) for p in group["params"]]
+    assert sorted(actual) == sorted(id(p) for p in net.parameters() if p.requires_grad)
 
 
 def test_optimizer_step_matches_a_calculation_by_hand():

@@ -34,9 +34,9 @@ BASE = segmentation_recipes.create("patchwork")
     ],
 )
 def test_override_values_are_parsed_by_field_type(setting, read, value):
-    found = read(apply(BASE, [setting]))
-    assert found == value
-    assert type(found) is type(value)
+    actual = read(apply(BASE, [setting]))
+    assert actual == value
+    assert type(actual) is type(value)
 
 
 def test_later_overrides_win_and_the_recipe_is_unchanged():

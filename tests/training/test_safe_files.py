@@ -212,8 +212,8 @@ def test_sbd_labels_equal_scipy(tmp_path, compress, dtype):
         cells[i, 0] = csc_matrix(np.eye(3, dtype=bool) if i % 2 else np.zeros((3, 3), bool))
     content = {"other": np.eye(3), "GTcls": {"Boundaries": cells, "Segmentation": label, "CategoriesPresent": [[1, 2]]}}
     savemat(tmp_path / "a.mat", content, do_compression=compress)
-    found = read_sbd_label(tmp_path / "a.mat")
-    assert found.dtype == np.uint8 and np.array_equal(found, label)
+    actual = read_sbd_label(tmp_path / "a.mat")
+    assert actual.dtype == np.uint8 and np.array_equal(actual, label)
 
 
 def test_sbd_labels_outside_the_classes_are_refused(tmp_path):

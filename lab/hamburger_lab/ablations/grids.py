@@ -230,6 +230,6 @@ def select_cells(name: str, recipe: SupervisedTraining, cells: Sequence[str] = (
     for cell in cells:
         if cell not in grid:
             raise UnknownNameError(f"ablate: '{name}' has no cell '{cell}'{did_you_mean(cell, grid)}")
-    wanted = set(cells or grid)
-    wanted |= {weights for cell in wanted if (weights := grid[cell].weights) is not None}
-    return {cell: variant for cell, variant in grid.items() if cell in wanted}
+    names = set(cells or grid)
+    names |= {weights for cell in names if (weights := grid[cell].weights) is not None}
+    return {cell: variant for cell, variant in grid.items() if cell in names}

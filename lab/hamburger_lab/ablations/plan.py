@@ -120,7 +120,7 @@ def read_rows(path: Path) -> list[Row]:
 def check_rows(path: Path, grid: Sequence[AblationCell]) -> None:
     """Raise OptionError if the file holds rows of another grid, recipe or settings."""
     cell = grid[0]
-    wanted = (cell.ablation, cell.recipe, list(cell.settings))
+    expected = (cell.ablation, cell.recipe, list(cell.settings))
     for row in read_rows(path):
         if not row.keys() >= KEYS:
             raise OptionError(
@@ -128,10 +128,10 @@ def check_rows(path: Path, grid: Sequence[AblationCell]) -> None:
                 f"name another file with --json"
             )
         present = (row["ablation"], row["recipe"], row["settings"])
-        if present != wanted:
+        if present != expected:
             raise OptionError(
                 f"ablate: {path} has rows of '{present[0]}' from recipe '{present[1]}' with {present[2]}; this call "
-                f"makes '{wanted[0]}' from '{wanted[1]}' with {wanted[2]}; "
+                f"makes '{expected[0]}' from '{expected[1]}' with {expected[2]}; "
                 "use the same settings, or name another file with --json"
             )
 

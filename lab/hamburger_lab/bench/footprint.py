@@ -70,8 +70,8 @@ def _cpu_peak(call: Callable[[], object]) -> int:
     from torch.profiler import ProfilerActivity, profile
 
     with _quiet_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-        kept = call()
-        del kept
+        result = call()
+        del result
     now = peak = 0
     events = record.profiler.kineto_results.events()
     for event in sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns()):

@@ -64,10 +64,10 @@ class HamAlonePlan:
         if self.device == "cuda" and not torch.cuda.is_available():
             raise OptionError("bench ham: no CUDA device found; use --device cpu")
         named = {"ham": (self.hams, HAMS), "backend": (self.backends, BACKENDS), "mode": (self.modes, MODES)}
-        for what, (given, known) in (named | {"dtype": (self.dtypes, tuple(DTYPES))}).items():
-            if not given:
+        for what, (requested, known) in (named | {"dtype": (self.dtypes, tuple(DTYPES))}).items():
+            if not requested:
                 raise OptionError(f"bench ham: give at least one {what}; known: {', '.join(known)}")
-            for name in given:
+            for name in requested:
                 check_choice("bench ham", what, name, known)
         if self.device == "cpu" and "tf32" in self.dtypes:
             raise OptionError("bench ham: tf32 is a mode of cuda; use --dtype float32 on a CPU")

@@ -41,14 +41,14 @@ class ProfilePlan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for option, given, known in (
+        for option, requested, known in (
             ("module", self.modules, tuple(module_names())),
             ("mode", self.modes, MODES),
             ("dtype", (self.dtype,), DTYPES),
         ):
-            if not given:
+            if not requested:
                 raise OptionError(f"bench profile: give at least one {option}; known: {', '.join(known)}")
-            for name in given:
+            for name in requested:
                 check_choice("bench profile", option, name, known)
         if not self.sizes:
             raise OptionError("bench profile: give at least one size; separate several by commas")
@@ -172,13 +172,13 @@ def short_kernel_name(kernel: str) -> str:
 
 def _strip_brackets(text: str, brackets: str) -> str:
     """Return the text without anything in brackets, nested ones included."""
-    depth, kept = 0, []
+    depth, letters = 0, []
     for letter in text:
         depth += letter == brackets[0]
         if not depth:
-            kept.append(letter)
+            letters.append(letter)
         depth -= letter == brackets[1] and depth > 0
-    return "".join(kept)
+    return "".join(letters)
 
 
 def profile_table(rows: Sequence[ProfileRow]) -> Table:

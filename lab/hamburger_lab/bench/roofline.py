@@ -60,8 +60,8 @@ def least_bytes(ham: str, mode: str, b: int, d: int, n: int, r: int, itemsize: i
     x, codes = b * d * n * itemsize, b * r * n * 4
     if mode != "train":
         return 2 * x
-    kept = {"nmf": 2 * codes, "vq": x}.get(ham, 0)
-    return 4 * x + kept
+    saved_bytes = {"nmf": 2 * codes, "vq": x}.get(ham, 0)
+    return 4 * x + saved_bytes
 
 
 def floor_ms(

@@ -61,9 +61,9 @@ class Table3Plan:
 
     def formats(self, module: str) -> tuple[str, ...]:
         """Return the memory formats to try."""
-        wanted = self.memory_format or (BEST if self.device == "cuda" else "contiguous")
-        if wanted != BEST:
-            return (wanted,)
+        requested = self.memory_format or (BEST if self.device == "cuda" else "contiguous")
+        if requested != BEST:
+            return (requested,)
         # the compiler chooses the layout of convolutions itself, and compiling twice is slow
         return ("contiguous",) if module.endswith(COMPILED) else tuple(FORMATS)
 

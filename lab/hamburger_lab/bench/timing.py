@@ -60,14 +60,14 @@ def time_call(run: Callable[..., Any], args: tuple[Any, ...], device: str) -> fl
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         begin.record()
-        kept = run(*args)
+        result = run(*args)
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end))
     start = time.perf_counter()
-    kept = run(*args)
+    result = run(*args)
     elapsed = time.perf_counter() - start
-    del kept  # freeing the result is not part of the call
+    del result  # freeing the result is not part of the call
     return elapsed * 1e3
 
 

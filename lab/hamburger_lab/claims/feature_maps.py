@@ -36,7 +36,7 @@ def make_feature_maps(runs: Sequence[Path], data: Path | None = None, *, images:
     for run in runs:
         net, info = load_weights(find_weights(run))
         if CONTEXT not in dict(net.named_modules()):
-            raise OptionError(f"pictures: the network of {run} has no context; leave it out")
+            raise OptionError(f"feature-maps: the network of {run} has no context; leave it out")
         name = info.extra["data"]
         split = create_dataset(name, "val", data, **info.extra.get("data_options", {}))
         order = torch.randperm(len(split), generator=torch.Generator().manual_seed(SEED)).tolist()
@@ -46,7 +46,7 @@ def make_feature_maps(runs: Sequence[Path], data: Path | None = None, *, images:
             entry = {"run": run.name, "image": split.ids[index], "pixels": None, "channels": [], "atoms": []}
             if "root" not in options_of(datasets[name]):
                 entry["pixels"] = encode_image(shrink(sample.image))
-            activations = record_activations("pictures", net, x, [CONTEXT])[CONTEXT]
+            activations = record_activations("feature-maps", net, x, [CONTEXT])[CONTEXT]
             entry["channels"] = channel_entries(activations.before[0], activations.after[0])
             if len(list_ham_layers(net)) == 1:
                 entry["atoms"] = atom_entries(net, x)

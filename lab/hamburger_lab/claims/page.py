@@ -291,7 +291,7 @@ def family_tables(results: Results, family: str) -> Markup:
         parts += [
             feature_maps.feature_maps_html(study)
             for name, study in results.studies.items()
-            if name.startswith("pictures_")
+            if name.startswith("feature_maps_")
         ]
     return Markup("".join(parts))
 

@@ -78,7 +78,7 @@ def as_rows(verdicts: ClaimVerdicts) -> list[dict[str, Any]]:
                 "ci": None
                 if decisive is None or decisive.interval is None
                 else [round_significant(x) for x in decisive.interval],
-                "could_tell": None
+                "detectable": None
                 if decisive is None or decisive.detectable is None
                 else round_significant(decisive.detectable),
                 "n_seeds": 1 if verdict.seeds is None else verdict.seeds,

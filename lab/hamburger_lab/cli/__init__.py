@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
     app.command("angles")(angles.angles)
     app.command("eval-solver")(eval_solver.eval_solver)
     app.command("claims")(claims.claims)
-    app.command("pictures")(claims.pictures)
+    app.command("feature-maps")(claims.feature_maps)
     app.command("recover")(studies.recover)
     app.command("propositions")(studies.propositions)
     app.add_typer(bench.app, name="bench")

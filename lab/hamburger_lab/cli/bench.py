@@ -395,11 +395,11 @@ def table3(
     for path in (json, csv, plot):
         if path is not None:
             check_writable(path)
-    kept = results.read_table3_rows(json) if append and json is not None else []
+    earlier_rows = results.read_table3_rows(json) if append and json is not None else []
 
     def save(rows: list[bench.Table3Row]) -> None:
         if json is not None:
-            write_json_lines(json, results.merge_table3_rows(kept, [asdict(row) for row in rows]))
+            write_json_lines(json, results.merge_table3_rows(earlier_rows, [asdict(row) for row in rows]))
 
     # it reports each module when it counts it, and then each row
     rows = collect_rows(lambda report: bench.measure(plan, report), len(plan.modules) + plan.rows, save)

@@ -1,4 +1,4 @@
-"""`ham claims` and `ham pictures`: verdicts on the paper's claims, from result files."""
+"""`ham claims` and `ham feature-maps`: verdicts on the paper's claims, and the maps that their page shows."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def _print_claims(verdicts: ClaimVerdicts, names: tuple[str, ...]) -> None:
         typer.echo(f"  command: {claim.command}")
 
 
-# -- `ham pictures` ---------------------------------------------------------------------------------------------------
+# -- `ham feature-maps` -----------------------------------------------------------------------------------------------
 
 
-def pictures(
+def feature_maps(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="run folders or .safetensors files")],
-    json: Annotated[Path, typer.Option(help="the file to write, such as results/pictures_<data>_<hardware>.json")],
+    json: Annotated[Path, typer.Option(help="the file to write, such as results/feature_maps_<data>_<hardware>.json")],
     data: Annotated[Path | None, typer.Option(help="the data folder; embedded sets need none")] = None,
     images: Annotated[int, typer.Option(help="number of images, chosen by a fixed seed from the validation split")] = 2,
 ) -> None:
@@ -118,7 +118,7 @@ def pictures(
     from hamburger.files import check_writable, write_atomically
     from hamburger_lab.claims.feature_maps import make_feature_maps
 
-    check_count("pictures", "images", images, least=1)
+    check_count("feature-maps", "images", images, least=1)
     check_writable(json)
     study = make_feature_maps(runs, data, images=images)
     write_atomically(json, (dumps(study) + "\n").encode())

@@ -190,7 +190,7 @@ def measure_generator(
     generator.to(device)
     extractor.to(device)
 
-    def made() -> Iterator[Tensor]:
+    def generated_images() -> Iterator[Tensor]:
         batches = samples(
             generator, measure.samples, seed=measure.seed, batch_size=measure.batch, truncation=measure.truncation
         )
@@ -198,7 +198,9 @@ def measure_generator(
             progress("generated images", len(images))
             yield to_bytes(images)
 
-    gaussian, fake_features = collect_features(made(), extractor, keep=min(measure.compared, measure.samples))
+    gaussian, fake_features = collect_features(
+        generated_images(), extractor, keep=min(measure.compared, measure.samples)
+    )
     real_features = real.features.to(device)
     fewest = min(len(fake_features), len(real_features))
     if len(real_features) > fewest:
@@ -228,16 +230,16 @@ def collect_features(
 ) -> tuple[Gaussian, Tensor]:
     """Mean and covariance of the features of all images (b 3 h w, uint8), and the features of the first `keep`."""
     moments: Moments | None = None
-    kept: list[Tensor] = []
+    chunks: list[Tensor] = []
     for images in batches:
         features = extractor(images)
         moments = moments or Moments(features.shape[1], device=features.device)
         moments.update(features)
-        kept.append(features[:keep])
-        keep -= len(kept[-1])
+        chunks.append(features[:keep])
+        keep -= len(chunks[-1])
     if moments is None:
         raise InputError("collect_features: there are no images; give at least one batch")
-    return moments.gaussian(), torch.cat(kept)
+    return moments.gaussian(), torch.cat(chunks)
 
 
 def cached_tensors(

@@ -60,8 +60,10 @@ def other_steps_table(rows: Sequence[Row]) -> str:
     for cell in dict.fromkeys(row["cell"] for row in evaluated):
         group = [row for row in evaluated if row["cell"] == cell]
         scores = [[100 * row["other_steps"][str(number)]["miou"] for row in group] for number in numbers]
-        own = summarise([100 * row["single"]["miou"] for row in group]).mean
-        lines.append([cell, list_seeds(group), f"{own:.1f}", *(f"{summarise(values).mean:.1f}" for values in scores)])
+        training_mean = summarise([100 * row["single"]["miou"] for row in group]).mean
+        lines.append(
+            [cell, list_seeds(group), f"{training_mean:.1f}", *(f"{summarise(values).mean:.1f}" for values in scores)]
+        )
     return markdown_table(["context", "seeds", "as trained", *(f"K = {number}" for number in numbers)], lines)
 
 
@@ -73,7 +75,7 @@ def object_table(rows: Sequence[Row]) -> str:
         group = [row for row in rows if row["cell"] == cell and "objects" in row]
         means = [summarise([100 * row["objects"][size]["mean_recall"] for row in group]).mean for size in sizes]
         lines.append([cell, *(f"{mean:.1f}" for mean in means)])
-    header = [f"{size} ({found['objects']:,})" for size, found in sizes.items()]
+    header = [f"{size} ({counts['objects']:,})" for size, counts in sizes.items()]
     note = (
         "Mean over objects of the share of an object's pixels that get its class, in percent, by the object's share of "
         "the image (in brackets: number of objects)."

@@ -58,7 +58,7 @@ def _draw_spectra(
     axes: Any, rows: dict[CaseKey, list[dict[str, Any]]], shown: list[CaseKey], colours: dict[CaseKey, str]
 ) -> None:
     for place, case in enumerate(shown):
-        for key, marker, shift in (("radius settled", "o", -0.15), ("norm settled", "^", 0.0), ("L_h", "x", 0.15)):
+        for key, marker, shift in (("radius final", "o", -0.15), ("norm final", "^", 0.0), ("L_h", "x", 0.15)):
             heights = [row[key] for row in rows[case]]
             axes.scatter([place + shift] * len(heights), heights, marker=marker, s=18, color=colours[case])
     axes.axhline(1, color="black", linewidth=0.8, linestyle=":")

@@ -1,6 +1,6 @@
 """Verdicts and Markdown tables of the study, computed from its JSON file.
 
-Keys of rows are those of the committed file. `column_title` gives the words that readers see.
+Keys of rows are the headings of columns; `final` is the largest K of each ham.
 """
 
 from __future__ import annotations
@@ -16,17 +16,12 @@ CaseKey = tuple[str, str, float | None]
 TENTH_PERCENT = 1e-3
 
 
-def column_title(column: str) -> str:
-    """Return the heading of a column: `settled` is the largest K of each ham."""
-    return column.replace("settled at", "converged at").replace("settled", "final").replace("move", "update")
-
-
 def _converges_linearly(row: Row) -> bool:
-    return row["settled at"] is not None and row["rate"] is not None and row["rate"] < 1
+    return row["converged at"] is not None and row["rate"] is not None and row["rate"] < 1
 
 
 def _below_bound(row: Row) -> bool | None:
-    return None if row["bound"] is None else bool(row["through sweeps"] <= row["bound"])
+    return None if row["bound"] is None else bool(row["through steps"] <= row["bound"])
 
 
 def _is_at_least(value: float | None, least: float) -> bool:
@@ -36,9 +31,9 @@ def _is_at_least(value: float | None, least: float) -> bool:
 # Claim of section 2.3 -> whether it holds for one solve; None if it does not apply to that solve.
 CLAIMS: dict[str, Callable[[Row], bool | None]] = {
     "L_h < 1 on the path": lambda row: row["L_h"] < 1,
-    "spectral radius < 1 at the end": lambda row: row["radius settled"] < 1 and not row["at one"],
+    "spectral radius < 1 at the end": lambda row: row["radius final"] < 1 and not row["at one"],
     "Prop. 1: linear convergence": _converges_linearly,
-    "Prop. 2: BPTT reaches the implicit gradient": lambda row: row["proposition-2 distance K=settled"] <= TENTH_PERCENT,
+    "Prop. 2: BPTT reaches the implicit gradient": lambda row: row["proposition-2 distance K=final"] <= TENTH_PERCENT,
     "Prop. 3: dy/dh0 -> 0": lambda row: row["dy/dh0"] <= TENTH_PERCENT * row["L_G"],
     "Prop. 3: bound, where L_h < 1": _below_bound,
     "terms of Eq. 12 decay (q < 1)": lambda row: row["envelope"] < 1,
@@ -47,13 +42,13 @@ CLAIMS: dict[str, Callable[[Row], bool | None]] = {
 }
 
 TABLES: dict[str, tuple[str, ...]] = {
-    "Contraction of the iterates, NMF with unit columns": ("rate", "worst ratio", "settled at", "last move"),
+    "Contraction of the iterates, NMF with unit columns": ("rate", "worst ratio", "converged at", "last update"),
     "Contraction of the iterates, NMF without unit columns": ("rate raw", "radius unit columns"),
     "Spectrum of dF/dh at K = 6 (early) and at the final K": (
         "radius early",
         "norm early",
-        "radius settled",
-        "norm settled",
+        "radius final",
+        "norm final",
         "at one",
         "rank of bases",
     ),
@@ -67,14 +62,14 @@ TABLES: dict[str, tuple[str, ...]] = {
         "envelope",
     ),
     "Gradients: cosine to BPTT": tuple(
-        f"{name} cosine K={k}" for k in ("6", "50", "settled") for name in ("one-step", "truncated:1")
+        f"{name} cosine K={k}" for k in ("6", "50", "final") for name in ("one-step", "truncated:1")
     ),
     "Gradients: norm relative to BPTT": tuple(
-        f"{name} norm K={k}" for k in ("6", "50", "settled") for name in ("one-step", "truncated:1")
+        f"{name} norm K={k}" for k in ("6", "50", "final") for name in ("one-step", "truncated:1")
     ),
-    "Gradients: norm of BPTT for a cotangent of norm 1": tuple(f"bptt norm K={k}" for k in ("1", "6", "50", "settled")),
+    "Gradients: norm of BPTT for a cotangent of norm 1": tuple(f"bptt norm K={k}" for k in ("1", "6", "50", "final")),
     "Gradients: distance of Proposition 2 from BPTT": tuple(
-        f"proposition-2 distance K={k}" for k in ("6", "50", "200", "settled")
+        f"proposition-2 distance K={k}" for k in ("6", "50", "200", "final")
     ),
 }
 
@@ -144,19 +139,19 @@ def refusal_lines(result: dict[str, Any]) -> list[list[str]]:
         drifts = [row[f"implicit drift K={k}"] for k in ks for row in rows]
         lines.append([case[0], case_label(case), *(f"{count}/{len(rows)}" for count in counts), format_range(drifts)])
     return [
-        ["input", "ham", *(column_title(f"K={k}") for k in ks), "distance from the fixed point where refused"],
+        ["input", "ham", *(f"K={k}" for k in ks), "distance from the fixed point where refused"],
         *lines,
     ]
 
 
 def study_markdown(result: dict[str, Any]) -> str:
     """Return the protocol and every table of the study as Markdown; all but the verdicts are collapsed."""
-    protocol, made_by = result["protocol"], result["environment"]
+    protocol, environment = result["protocol"], result["environment"]
     parts = [
         f"Protocol: x {tuple(protocol['shape'])}, rank {protocol['rank']}, {protocol['dtype']}, seeds 0 to "
-        f"{protocol['seeds'] - 1}; final K = {protocol['settled_nmf']} (NMF), {protocol['settled_soft']} (VQ, CD); "
-        f"terms of Eq. 12 at K = {protocol['term_steps']}. torch {made_by['torch']}, {made_by['hardware']}. "
-        f"Cells: mean [min, max] over seeds.",
+        f"{protocol['seeds'] - 1}; final K = {protocol['final_steps_nmf']} (NMF), "
+        f"{protocol['final_steps_soft']} (VQ, CD); terms of Eq. 12 at K = {protocol['term_steps']}. "
+        f"torch {environment['torch']}, {environment['hardware']}. Cells: mean [min, max] over seeds.",
         "### Verdicts: seeds where the claim holds / seeds to which it applies",
         markdown_table(*verdict_table(result)),
     ]
@@ -167,7 +162,7 @@ def study_markdown(result: dict[str, Any]) -> str:
             for case, rows in rows_by_case(result).items()
             if all(column in rows[0] for column in present)
         ]
-        parts += [collapsed(title, markdown_table(["input", "ham", *map(column_title, present)], lines))]
+        parts += [collapsed(title, markdown_table(["input", "ham", *present], lines))]
     same, pairs = shared_radii(result)
     parts.append(f"VQ and CD end with the same spectral radius (within 1e-4) in {same} of {pairs} pairs of solves.")
     header, *lines = refusal_lines(result)
@@ -180,5 +175,5 @@ def shared_radii(result: dict[str, Any]) -> tuple[int, int]:
     radii: dict[tuple[Any, ...], list[float]] = {}
     for row in result["rows"]:
         if row["ham"] in ("VQ", "CD"):
-            radii.setdefault((row["input"], row["temperature"], row["seed"]), []).append(row["radius settled"])
+            radii.setdefault((row["input"], row["temperature"], row["seed"]), []).append(row["radius final"])
     return sum(abs(a - b) <= 1e-4 for a, b in radii.values()), len(radii)

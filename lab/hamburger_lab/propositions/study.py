@@ -78,27 +78,29 @@ RANK = 4
 
 @dataclass(frozen=True)
 class StudyProtocol:
-    """What is measured. Each ham is also measured at a final, largest K (`settled_*`); NMF converges more slowly."""
+    """What is measured. Each ham is also measured at a largest K, `final_steps_*`; NMF converges more slowly."""
 
     seeds: int = 5
     temperatures: tuple[float, ...] = (1.0, 0.1, 0.01)
     steps: tuple[int, ...] = (1, 6, 50, 200)
-    settled_nmf: int = 2000
-    settled_soft: int = 400  # VQ and CD
+    final_steps_nmf: int = 2000
+    final_steps_soft: int = 400  # VQ and CD
     term_steps: int = 50
-    settled_tol: float = 1e-10  # converged: a step changes h by less than this fraction of |h|
+    convergence_tol: float = 1e-10  # converged: a step changes h by less than this fraction of |h|
     one_tol: float = 1e-6  # an eigenvalue is "at 1" within this; NMF's eps = 1e-6 moves them by about 1e-7
 
     def final_steps(self, ham: Ham) -> int:
         """Return the largest K of a ham."""
-        return self.settled_nmf if ham.scale_free else self.settled_soft
+        return self.final_steps_nmf if ham.scale_free else self.final_steps_soft
 
     def hams(self) -> list[Ham]:
         soft = [kind(RANK, temperature=t) for kind in (VQ, CD) for t in self.temperatures]
         return [NMF(RANK), *soft]
 
 
-QUICK = StudyProtocol(seeds=1, temperatures=(1.0, 0.01), steps=(1, 6), settled_nmf=30, settled_soft=20, term_steps=6)
+QUICK = StudyProtocol(
+    seeds=1, temperatures=(1.0, 0.01), steps=(1, 6), final_steps_nmf=30, final_steps_soft=20, term_steps=6
+)
 
 
 def run_study(
@@ -142,7 +144,7 @@ def measure_solve(x: Tensor, ham: Ham, seed: int, protocol: StudyProtocol) -> tu
     contraction = measure_contraction(x, ham, bases, final, unit_columns=free)
     terms = measure_gradient_terms(x, ham, bases, protocol.term_steps)
     row = dict(_contraction_fields(contraction, protocol)) | dict(_term_fields(terms))
-    for label, steps in (("early", min(6, final)), ("settled", final)):
+    for label, steps in (("early", min(6, final)), ("final", final)):
         here = jacobian_spectrum(x, ham, bases, steps)
         row |= {f"radius {label}": here.radius, f"norm {label}": here.operator_norm}
     row["at one"] = here.at_one(protocol.one_tol)
@@ -155,7 +157,7 @@ def measure_solve(x: Tensor, ham: Ham, seed: int, protocol: StudyProtocol) -> tu
     grid = [*(k for k in protocol.steps if k < final), final]
     compared = compare_gradients(x, ham, bases, grid, cotangent=cotangent)
     for at in compared:
-        row |= dict(_gradient_fields("settled" if at.steps == final else str(at.steps), at))
+        row |= dict(_gradient_fields("final" if at.steps == final else str(at.steps), at))
     curve = {
         "moves": [move / contraction.size for move in contraction.moves[:120]],
         "terms": list(terms.norms),
@@ -169,15 +171,15 @@ def measure_solve(x: Tensor, ham: Ham, seed: int, protocol: StudyProtocol) -> tu
 def _contraction_fields(contraction: Contraction, protocol: StudyProtocol) -> Iterator[tuple[str, Any]]:
     yield "rate", contraction.rate
     yield "worst ratio", max(contraction.ratios, default=None)
-    yield "settled at", contraction.settled(protocol.settled_tol)
-    yield "last move", contraction.moves[-1] / contraction.size
+    yield "converged at", contraction.find_convergence_step(protocol.convergence_tol)
+    yield "last update", contraction.moves[-1] / contraction.size
 
 
 def _term_fields(terms: GradientTerms) -> Iterator[tuple[str, Any]]:
     l_h, l_x, l_g = terms.lipschitz
     yield from (("L_h", l_h), ("L_x", l_x), ("L_G", l_g))
     yield "bound", terms.bound
-    yield "through sweeps", terms.through_steps
+    yield "through steps", terms.through_steps
     yield "dy/dh0", terms.by_start
     yield "direct", terms.direct
     yield "start", terms.start

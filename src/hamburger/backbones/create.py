@@ -82,10 +82,10 @@ def load_backbone_state(
 ) -> Report:
     """Load a state dict into a backbone like `load_backbone`. `architecture`: what its file states, or ""."""
     net: nn.Module = backbone.net if isinstance(backbone, TimmBackbone) else backbone
-    wanted = net.state_dict()
+    net_state = net.state_dict()
     report = Report(source, problems=_compare_versions(backbone, state, architecture))
-    values = match_entries(wanted, dequantise_state(state), report)
-    share = len(values) / max(len(wanted) - len(report.kept), 1)
+    values = match_entries(net_state, dequantise_state(state), report)
+    share = len(values) / max(len(net_state) - len(report.kept), 1)
     if share < MIN_SHARE:
         raise CheckpointError(
             f"pretrained: the file fills only {share:.0%} of the {type(backbone).__name__}, so it belongs to "
@@ -112,14 +112,14 @@ def dequantise_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return values
 
 
-def match_entries(wanted: Mapping[str, Tensor], state: Mapping[str, Tensor], report: Report) -> dict[str, Tensor]:
+def match_entries(net_state: Mapping[str, Tensor], state: Mapping[str, Tensor], report: Report) -> dict[str, Tensor]:
     """Return the values that can be loaded, under the backbone's names; file every name of both sides in the report."""
-    prefix = max(PREFIXES, key=lambda p: sum(p + name in state for name in wanted))
+    prefix = max(PREFIXES, key=lambda p: sum(p + name in state for name in net_state))
     inside = {name.removeprefix(prefix): name for name in state if name.startswith(prefix)}
     # timm's feature extractors say stages_0 for what its files call stages.0
     respelled = {name.replace("_", "."): source for name, source in inside.items()}
     values, used = {}, set()
-    for name, value in wanted.items():
+    for name, value in net_state.items():
         theirs = inside.get(name) or respelled.get(name.replace("_", "."))
         if theirs is None and name.endswith(COUNTER):
             report.kept[name] = "a counter without effect on the output"

@@ -88,24 +88,24 @@ def load_hamburger(
 
 def _match_keys(layer: Hamburger, burger: ForeignBurger, report: Report) -> dict[str, Tensor]:
     """Return the tensors that can be loaded, under our names; file every key of both sides in the report."""
-    table, wanted = NAME_TABLES[burger.source], layer.state_dict()
+    table, layer_state = NAME_TABLES[burger.source], layer.state_dict()
     values: dict[str, Tensor] = {}
     for name, tensor in burger.tensors.items():
         theirs, ours = burger.prefix + name, table.get(name, "")
         if name == "ham_2.bases" and layer.channel_ham is not None:
             report.skipped[theirs] = "bases for one image size; the layer makes its own for any size"
-        elif ours not in wanted and name.endswith(COUNTER):
+        elif ours not in layer_state and name.endswith(COUNTER):
             report.skipped[theirs] = "a counter that the layer's norm does not have"
-        elif ours not in wanted:
+        elif ours not in layer_state:
             report.problems[theirs] = f"the layer has no '{ours}'" if ours else f"not part of a {burger.source} burger"
         elif ours in values or ours in report.problems:
             report.problems[theirs] = f"a second source for '{ours}'"
-        elif misfit := _explain_misfit(tensor, wanted[ours]):
+        elif misfit := _explain_misfit(tensor, layer_state[ours]):
             report.problems[ours] = f"from '{theirs}': {misfit}"
         else:
             report.loaded[ours] = theirs
-            values[ours] = tensor.reshape(wanted[ours].shape)
-    for ours in wanted:
+            values[ours] = tensor.reshape(layer_state[ours].shape)
+    for ours in layer_state:
         if ours in values or ours in report.problems:
             continue
         random = ours == BASES and layer.ham is not None and layer.ham.dictionary.init in ("random", "fixed")
@@ -120,19 +120,19 @@ def _match_keys(layer: Hamburger, burger: ForeignBurger, report: Report) -> dict
     return values
 
 
-def _explain_misfit(theirs: Tensor, wanted: Tensor) -> str | None:
+def _explain_misfit(theirs: Tensor, ours: Tensor) -> str | None:
     """Return why the tensor does not fit, None if it fits.
 
     Trailing axes of length 1 are dropped first: a 1x1 convolution kernel fits a matrix, a vector of one a scalar.
     """
-    if theirs.is_floating_point() != wanted.is_floating_point():
-        return f"its dtype is {theirs.dtype}, the layer's is {wanted.dtype}; likely a quantised checkpoint"
+    if theirs.is_floating_point() != ours.is_floating_point():
+        return f"its dtype is {theirs.dtype}, the layer's is {ours.dtype}; likely a quantised checkpoint"
     trimmed = theirs.shape
-    while len(trimmed) > wanted.dim() and trimmed[-1] == 1:
+    while len(trimmed) > ours.dim() and trimmed[-1] == 1:
         trimmed = trimmed[:-1]
-    if trimmed == wanted.shape:
+    if trimmed == ours.shape:
         return None
-    return f"its shape is {tuple(theirs.shape)}, the layer's {tuple(wanted.shape)}; infer_options returns the sizes"
+    return f"its shape is {tuple(theirs.shape)}, the layer's {tuple(ours.shape)}; infer_options returns the sizes"
 
 
 def _compare(layer: Hamburger, burger: ForeignBurger) -> dict[str, str]:

@@ -131,34 +131,34 @@ def check_pickle(file: IO[bytes], *, refused: re.Pattern[str] | None = None) -> 
     memo: dict[Any, list[int]] = {}
     reused = 0
     for count, (operation, value, _) in enumerate(pickletools.genops(file)):
-        name, before, made = operation.name, operation.stack_before, [1, 0]
+        name, before, cost = operation.name, operation.stack_before, [1, 0]
         if before:
-            taken = []
+            parts = []
             if pickletools.markobject in before:
                 while (part := stack.pop()) is not mark:
-                    taken.append(part)
+                    parts.append(part)
                 before = before[: before.index(pickletools.markobject)]
-            taken += [stack.pop() for _ in before]
-            made[0] += sum([part[0] for part in taken])
+            parts += [stack.pop() for _ in before]
+            cost[0] += sum([part[0] for part in parts])
             if name in IN_PLACE:
-                taken[-1][0], made = made[0], taken[-1]
+                parts[-1][0], cost = cost[0], parts[-1]
             elif "TUPLE" in name:
-                made[1] = 1 + max([part[1] for part in taken], default=0)
+                cost[1] = 1 + max([part[1] for part in parts], default=0)
             elif name == "MEMOIZE":
-                made = memo[len(memo)] = taken[0]
+                cost = memo[len(memo)] = parts[0]
         elif name.endswith("PUT"):
             memo[value] = stack[-1]
         elif name.endswith("GET"):
-            made = memo[value]
-            reused += made[0]
+            cost = memo[value]
+            reused += cost[0]
         elif name == "MARK":
-            made = mark
+            cost = mark
         elif name == "GLOBAL" and refused is not None and refused.fullmatch(f"{value}"):
             raise ValueError(f"it holds {f'{value}'.replace(' ', '.')}, not only plain tensors")
-        if made[1] > MAX_NESTING or reused > MAX_REUSE * (count + 1000) or count > MAX_INSTRUCTIONS:
+        if cost[1] > MAX_NESTING or reused > MAX_REUSE * (count + 1000) or count > MAX_INSTRUCTIONS:
             raise ValueError("it is nested deeper, repeats its parts more often or is longer than tensors need")
         if operation.stack_after:
-            stack.append(made)
+            stack.append(cost)
 
 
 def describe_damage(error: Exception) -> str:

@@ -17,10 +17,10 @@ LAB_COMMANDS = (
     "bench",
     "claims",
     "data prepare",
+    "feature-maps",
     "gan fid",
     "gan grid",
     "gan report",
-    "pictures",
     "propositions",
     "recover",
 )  # of hamburger-lab

@@ -17,8 +17,8 @@ TableRow = tuple[str, ...]
 
 def _registered(module: str, registry: str, *further: str) -> list[str]:
     """The names in a registry, which is imported only now: a list of hams should not wait for data sets and recipes."""
-    found = getattr(import_module(f"hamburger.{module}"), registry)
-    return [*(found() if callable(found) else found.names()), *further]
+    source = getattr(import_module(f"hamburger.{module}"), registry)
+    return [*(source() if callable(source) else source.names()), *further]
 
 
 def _training_recipes() -> list[str]:

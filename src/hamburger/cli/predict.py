@@ -62,20 +62,20 @@ def predict(
     options: dict[str, Any] = {"flip": flip or None, "window": window, "max_pixels": max_pixels, "score": score}
     options |= {"overlay": overlay, "side": None if side is None else parse_side(side)}
     options["scales"] = None if scales is None else parse_floats(scales, "predict")
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given.keys() - options_of(predictor):
+    chosen_options = {name: value for name, value in options.items() if value is not None}
+    for name in chosen_options.keys() - options_of(predictor):
         flag = name.replace("_", "-")
         raise OptionError(f"predict: --{flag} does not apply to the task '{task.name}' of {path}; leave it out")
     net, info = task.load(path)
-    file_predictor = predictor(net, info, on, **given)
+    file_predictor = predictor(net, info, on, **chosen_options)
     find = find_pairs if file_predictor.pairs else predict_files.find_images
     inputs = find(images, recursive=recursive, outside=out)
     if list_file is not None:
-        ids, found = list(dict.fromkeys(read_ids(list_file))), {image.name: image for image in inputs.photos}
-        if missing := [id for id in ids if id not in found]:
+        ids, by_name = list(dict.fromkeys(read_ids(list_file))), {image.name: image for image in inputs.photos}
+        if missing := [id for id in ids if id not in by_name]:
             count = f"{len(missing)} of the {len(ids)} images of {list_file}"
             raise DataError(f"predict: {count} are not among the given images: {join_names(missing)}")
-        inputs = replace(inputs, photos=tuple(found[id] for id in ids), left_out=())
+        inputs = replace(inputs, photos=tuple(by_name[id] for id in ids), left_out=())
     with progress_bar("predicting", len(inputs.photos)) as update:
         summary = predict_files.predict_folder(
             file_predictor, inputs, out, after=lambda image: update(advance=1, description=image.name[-40:])

@@ -38,9 +38,9 @@ class FixedDetector(nn.Module):
         boxes, labels, scores = self.classify(proposals, logits, deltas, resized)
         features = heads.mask_head(heads.mask_roi_pool(maps, [boxes], [resized]))
         masks = heads.mask_predictor(features)[torch.arange(len(labels)), labels].sigmoid()
-        kept = (scores > 0).nonzero().squeeze(1)
-        boxes = resize_boxes(boxes, resized, size)[kept]
-        return boxes, labels[kept] - 1, scores[kept], paste_masks(masks[kept], boxes, size) >= MASK_THRESHOLD
+        keep = (scores > 0).nonzero().squeeze(1)
+        boxes = resize_boxes(boxes, resized, size)[keep]
+        return boxes, labels[keep] - 1, scores[keep], paste_masks(masks[keep], boxes, size) >= MASK_THRESHOLD
 
     def propose(self, images: Any, maps: dict[str, Tensor]) -> Tensor:
         """Boxes where objects may be.   ->   proposals 4"""
@@ -53,10 +53,10 @@ class FixedDetector(nn.Module):
         level = torch.cat([torch.full((count,), i) for i, count in enumerate(counts)])[top]
         boxes = clip_boxes_to_image(rpn.box_coder.decode(deltas, anchors)[top, 0], images.image_sizes[0])
         scores = objectness.reshape(-1)[top].sigmoid()
-        kept, _ = select_boxes(
+        keep, _ = select_boxes(
             boxes, scores, level, side=rpn.min_size, overlap=rpn.nms_thresh, most=rpn.post_nms_top_n()
         )
-        return boxes[kept.clamp(min=0)] * (kept >= 0).unsqueeze(1)
+        return boxes[keep.clamp(min=0)] * (keep >= 0).unsqueeze(1)
 
     def classify(
         self, proposals: list[Tensor], logits: Tensor, deltas: Tensor, size: tuple[int, int]
@@ -67,10 +67,10 @@ class FixedDetector(nn.Module):
         scores = logits.softmax(1)[:, 1:].reshape(-1)
         labels = torch.arange(1, k + 1).repeat(len(logits))
         scores = torch.where(scores > heads.score_thresh, scores, 0)
-        kept, ranked = select_boxes(
+        keep, ranked = select_boxes(
             boxes, scores, labels, side=MIN_SIDE, overlap=heads.nms_thresh, most=heads.detections_per_img, least=0
         )
-        return boxes[kept.clamp(min=0)], labels[kept.clamp(min=0)], ranked.clamp(min=0)
+        return boxes[keep.clamp(min=0)], labels[keep.clamp(min=0)], ranked.clamp(min=0)
 
 
 def select_boxes(
@@ -88,8 +88,8 @@ def select_boxes(
     shifted = torch.where(valid.unsqueeze(1), shifted, torch.tensor(DUMMY_BOXES[0]))
     scores = torch.where(valid, scores, -1)
     # two dummy boxes always survive: torchvision tells exporters that nms keeps at least two
-    kept = nms(torch.cat([shifted, torch.tensor(DUMMY_BOXES)]), F.pad(scores, (0, 2), value=-1.0), overlap)
-    survived = torch.zeros(n + 2, dtype=torch.bool).index_put((kept,), torch.tensor(True))[:n]
+    keep = nms(torch.cat([shifted, torch.tensor(DUMMY_BOXES)]), F.pad(scores, (0, 2), value=-1.0), overlap)
+    survived = torch.zeros(n + 2, dtype=torch.bool).index_put((keep,), torch.tensor(True))[:n]
     ranked, index = torch.where(survived & valid, scores, -1).topk(min(most, n))
     return torch.where(ranked >= 0, index, -1), ranked
 

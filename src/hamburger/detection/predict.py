@@ -35,8 +35,8 @@ def detect_objects(net: nn.Module, device: torch.device, image: Tensor, score: f
     """
     with check_outputs("scores and boxes", list_heads(net)):
         objects: Objects = net([image.to(device).float() / 255])[0]
-    kept = objects["scores"] >= score
-    return {name: value[kept].cpu() for name, value in objects.items()}
+    keep = objects["scores"] >= score
+    return {name: value[keep].cpu() for name, value in objects.items()}
 
 
 def list_heads(net: Any) -> tuple[nn.Module, ...]:

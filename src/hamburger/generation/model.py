@@ -238,11 +238,11 @@ def plan_gan(
 
 
 def _multipliers(
-    call: str, option: str, given: Sequence[int] | None, defaults: dict[int, tuple[int, ...]], resolution: int
+    call: str, option: str, requested: Sequence[int] | None, defaults: dict[int, tuple[int, ...]], resolution: int
 ) -> tuple[int, ...]:
-    if given is not None:
-        check_counts(call, option, given, example=defaults[64])
-        return tuple(given)
+    if requested is not None:
+        check_counts(call, option, requested, example=defaults[64])
+        return tuple(requested)
     if resolution not in defaults:
         raise OptionError(
             f"{call}: there are default widths for {sorted(defaults)} pixels, not for {resolution}; give {option}"

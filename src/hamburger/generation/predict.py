@@ -125,16 +125,16 @@ def _make_files(
     sizes = {"latent": generator.latent, "num_classes": generator.num_classes}
     labels = torch.tensor(selected).repeat(request.count)[: request.count] if request.classes else None
     number = 0
-    kept: list[Tensor] = []
+    grid_images: list[Tensor] = []
     for images, drawn in samples(generator, request.count, labels=labels, batch_size=request.batch, **options):
         pixels = to_bytes(check_prediction("pixels", images)).cpu()
         for image, label in zip(pixels, drawn.tolist(), strict=True):
             yield f"images/image-{number:06d}-class-{label}.png", image
             after()
             number += 1
-        kept += pixels[: max(0, GRID_IMAGES - len(kept))]
-    if kept:
-        yield "sheet.png", tile_images(torch.stack(kept))
+        grid_images += pixels[: max(0, GRID_IMAGES - len(grid_images))]
+    if grid_images:
+        yield "sheet.png", tile_images(torch.stack(grid_images))
 
     def render(z: Tensor, classes: Tensor) -> Tensor:
         images = []

@@ -39,13 +39,13 @@ GENERATOR, SAMPLES = "generator.safetensors", "samples"
 
 def open_generator(run_or_weights: Path) -> tuple[Generator, Info, Path]:
     """The generator of a run folder or weights file, its info, and the path of the file."""
-    given = Path(run_or_weights)
-    path = given if given.is_file() else given / GENERATOR
+    source = Path(run_or_weights)
+    path = source if source.is_file() else source / GENERATOR
     if path.is_file():
         return (*load_generator(path), path)
-    if (given / RECIPE).is_file():
+    if (source / RECIPE).is_file():
         raise InputError(
-            f"gan: the run {given} has no {GENERATOR} yet; it is written with the first checkpoint, so resume the run "
+            f"gan: the run {source} has no {GENERATOR} yet; it is written with the first checkpoint, so resume the run "
             f"with `ham gan train --resume`"
         )
-    raise InputError(f"gan: {given} is neither a run of `ham gan train` nor a {GENERATOR}; give the folder of --run")
+    raise InputError(f"gan: {source} is neither a run of `ham gan train` nor a {GENERATOR}; give the folder of --run")

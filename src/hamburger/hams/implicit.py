@@ -146,16 +146,16 @@ def _diagnose(
     }
 
 
-def _check_accepted(options: Implicit, ham: str, found: dict[str, Tensor]) -> None:
+def _check_accepted(options: Implicit, ham: str, diagnostics: dict[str, Tensor]) -> None:
     """Raise unless every sample is near a stable fixed point and its system is solved with moderate growth."""
     limits = {"residual": options.tol, "growth": options.max_growth, "drift": options.max_drift, "expansion": 1.0}
     # written so that NaN is rejected too
-    rejected = ~torch.stack([found[name] <= limit for name, limit in limits.items()]).all(0)
+    rejected = ~torch.stack([diagnostics[name] <= limit for name, limit in limits.items()]).all(0)
     if rejected.any():
         # NaN in one sample stops the solve of all samples: report that one
-        broken = rejected & ~torch.isfinite(found["drift"])
+        broken = rejected & ~torch.isfinite(diagnostics["drift"])
         sample = int((broken if broken.any() else rejected).nonzero()[0])
-        measured = {name: found[name][sample].item() for name in limits}
+        measured = {name: diagnostics[name][sample].item() for name in limits}
         values = ", ".join(f"{name} {measured[name]:.3g} (at most {limit:g})" for name, limit in limits.items())
         raise ImplicitGradientError(
             f"implicit gradient of {ham}, sample {sample} of {len(rejected)}: {values}. Proposition 2 needs a stable "

@@ -151,10 +151,10 @@ def export(
     check_positive("export", "tolerance", tolerance)
     check_writable(path)
     net = net.cpu().float().eval()
-    picture = generated_image(*size)
+    pixels = generated_image(*size)
     if image is not None:
-        picture = F.interpolate(read_image(image)[None], size=size, mode="bilinear", antialias=True)[0]
-    x = normalise(picture, info.mean, info.std)
+        pixels = F.interpolate(read_image(image)[None], size=size, mode="bilinear", antialias=True)[0]
+    x = normalise(pixels, info.mean, info.std)
     tensors = len(graph.inputs)
     written = graph.exported(net).eval()
     refusals = [graph.static_reason] if graph.static_reason else []
@@ -312,10 +312,10 @@ def generated_image(height: int, width: int, *, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     y = torch.linspace(0, 1, height).view(-1, 1)
     x = torch.linspace(0, 1, width).view(1, -1)
-    picture = torch.stack([y + 0 * x, 0 * y + x, 1 - (x + y) / 2])
+    image = torch.stack([y + 0 * x, 0 * y + x, 1 - (x + y) / 2])
     for _ in range(12):
         cy, cx, radius, *colour = torch.rand(6, generator=generator).tolist()
         inside = (y - cy) ** 2 + (x - cx) ** 2 < (0.05 + radius / 5) ** 2
-        picture = torch.where(inside, torch.tensor(colour).view(3, 1, 1), picture)
+        image = torch.where(inside, torch.tensor(colour).view(3, 1, 1), image)
     grain = 0.03 * torch.randn(3, height, width, generator=generator)
-    return ((picture + grain).clamp(0, 1) * 255).round().to(torch.uint8)
+    return ((image + grain).clamp(0, 1) * 255).round().to(torch.uint8)

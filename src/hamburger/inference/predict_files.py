@@ -98,10 +98,10 @@ class Summary:
             "images": [{"image": one.image, **one.files, **one.row} for one in self.done],
             "failed": [{"image": image, "reason": reason} for image, reason in self.failed],
         }
-        kept = {name for name in _listed_files(path) or () if os.path.lexists(path.parent / name)} | set(planned)
-        kept -= {name for one in self.done for name in one.files.values()}
-        if kept:
-            rows["earlier"] = sorted(kept)
+        earlier = {name for name in _listed_files(path) or () if os.path.lexists(path.parent / name)} | set(planned)
+        earlier -= {name for one in self.done for name in one.files.values()}
+        if earlier:
+            rows["earlier"] = sorted(earlier)
         write_atomically(path, (encode_json(rows, indent=2, ensure_ascii=False) + "\n").encode())
 
 
@@ -228,13 +228,13 @@ def table(predictor: FilePredictor, summary: Summary) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    made = Table()
+    result = Table()
     for heading in predictor.columns:
-        made.add_column(heading, overflow="fold")
+        result.add_column(heading, overflow="fold")
     for one in summary.done[:ROWS]:
         first = next(iter(one.files.values()), one.image)
-        made.add_row(*(escape(cell) for cell in (first, *one.cells)))
-    return made
+        result.add_row(*(escape(cell) for cell in (first, *one.cells)))
+    return result
 
 
 def notes(predictor: FilePredictor, inputs: FoundImages, summary: Summary, out: Path) -> Iterator[str]:
@@ -290,25 +290,25 @@ def find_images(paths: Sequence[Path], *, recursive: bool = False, outside: Path
     left_out: list[Path] = []
     repeated: list[Path] = []
     seen: set[Path] = set()
-    taken: set[str] = set()
-    for given in paths:
-        if not given.is_dir():
-            candidates = [(given, given.stem)]  # also a missing file: reading it raises the error
+    names: set[str] = set()
+    for source in paths:
+        if not source.is_dir():
+            candidates = [(source, source.stem)]  # also a missing file: reading it raises the error
         else:
-            files = list(_files(given, recursive, outside))
+            files = list(_files(source, recursive, outside))
             dangling = [path for path, _ in files if not path.exists() and path.suffix.lower() in image_files.SUFFIXES]
             failed += [(path, f"{path}: a link to {path.readlink()}, which does not exist") for path in dangling]
             files = [(path, name) for path, name in files if path.exists()]
             candidates = [(path, name) for path, name in files if path.suffix.lower() in image_files.SUFFIXES]
             left_out += [path for path, _ in files if path.suffix.lower() not in image_files.SUFFIXES]
             if not (candidates or dangling):
-                failed.append((given, _empty(given, recursive)))
+                failed.append((source, _empty(source, recursive)))
         for path, name in candidates:
             if path.resolve() in seen:
                 repeated.append(path)
                 continue
             seen.add(path.resolve())
-            photos.append(InputImage(path, _unique_name(name, path.suffix, taken)))
+            photos.append(InputImage(path, _unique_name(name, path.suffix, names)))
     return FoundImages(tuple(photos), tuple(failed), tuple(left_out), tuple(repeated))
 
 
@@ -340,14 +340,14 @@ def _empty(folder: Path, recursive: bool) -> str:
     return f"{folder}: no image ({kinds}) in this folder"
 
 
-def _unique_name(name: str, suffix: str, taken: set[str]) -> str:
+def _unique_name(name: str, suffix: str, names: set[str]) -> str:
     """A name that is not taken: `a`, else `a-png`, else `a-png-2`, ...; `A` counts as `a`, as on some file systems."""
-    stem = f"{name}-{suffix.lower().lstrip('.')}" if name.casefold() in taken else name
+    stem = f"{name}-{suffix.lower().lstrip('.')}" if name.casefold() in names else name
     free, count = stem, 1
-    while free.casefold() in taken:
+    while free.casefold() in names:
         count += 1
         free = f"{stem}-{count}"
-    taken.add(free.casefold())
+    names.add(free.casefold())
     return free
 
 

@@ -188,7 +188,7 @@ def _find_modules(model: nn.Module, requests: list[ContextRequest]) -> dict[str,
     """Return the modules by name; raise on everything that can be refused before the model runs."""
     known = dict(model.named_modules(remove_duplicate=False))
     names = [name for name in known if name and CHILD_NAME not in name.split(".")]
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     for request in requests:
         place, context = request.place, request.context
         if not isinstance(place, str):
@@ -207,7 +207,7 @@ def _find_modules(model: nn.Module, requests: list[ContextRequest]) -> dict[str,
             raise InputError(
                 f"{CALL}: '{place}' already has a context; remove it first, remove_contexts(model, ['{place}'])"
             )
-        twin = next((name for name, other in found.items() if other is module), None)
+        twin = next((name for name, other in modules.items() if other is module), None)
         if twin is not None:
             raise InputError(f"{CALL}: '{twin}' and '{place}' are the same module; name one of them")
         used = (*known.values(), *(other.context for other in requests if other is not request))
@@ -216,8 +216,8 @@ def _find_modules(model: nn.Module, requests: list[ContextRequest]) -> dict[str,
                 f"{CALL}: the module given for '{place}' is also used elsewhere; pass one module per place, for "
                 "example copy.deepcopy(context)"
             )
-        found[place] = module
-    return found
+        modules[place] = module
+    return modules
 
 
 def describe_missing_module(call: str, place: str, names: list[str]) -> str:

@@ -94,11 +94,11 @@ def replace_attention(
         )
         raise InputError(f"{CALL}: '{place}' {reason}{remedy}")
     replacements: dict[str, ReplacedAttention] = {}
-    for (place, attention), given in zip(places.items(), modules, strict=True):
+    for (place, attention), replacement in zip(places.items(), modules, strict=True):
         x = calls[place].outputs[0]
         x = x.to(choose_dtype(model, attention, x))
         with name_place(CALL, place):
-            module = create_context(str(context), x.shape[-1], **options) if given is None else given
+            module = create_context(str(context), x.shape[-1], **options) if replacement is None else replacement
         replaced = ReplacedAttention(module, attention).to(x.device, x.dtype)
         check_alone(CALL, place, replaced, module, x)
         replacements[place] = replaced.train(attention.training)
@@ -127,11 +127,11 @@ def _find_objection(calls: ModuleCalls) -> str | None:
     if len(calls.outputs) != 1:
         return f"is called {len(calls.outputs)} times in one pass, but must be called once"
     x, (tokens, *others) = calls.outputs[0], calls.inputs or (None,)
-    taken, returned = (tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in (tokens, x))
+    expected, returned = (tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in (tokens, x))
     if not isinstance(x, Tensor) or x.dim() != 3:
         return f"must return tokens (b, n, c), got {returned}"
-    if taken != returned:  # class attention returns its class token alone, which a block would add to all tokens
-        return f"returns {returned} for {taken}, but a decomposition returns as many tokens as it takes"
+    if expected != returned:  # class attention returns its class token alone, which a block would add to all tokens
+        return f"returns {returned} for {expected}, but a decomposition returns as many tokens as it takes"
     return f"is called with {EXTRA_INPUTS}" if _has_extra_inputs(others) else None
 
 

@@ -206,7 +206,7 @@ def attention_maps(model: nn.Module, images: Tensor, layer: str) -> Tensor:
     if len(inside) != 1:
         known = f"; it has: {', '.join(inside)}" if inside else "; it has none"
         raise InputError(f"attention_maps: layer '{layer}' must contain one attention layer{known}")
-    seen = record_activations("attention_maps", model, images, inside)[inside[0]]
+    activations = record_activations("attention_maps", model, images, inside)[inside[0]]
     with evaluation_mode(model):
-        maps: Tensor = get_layer("attention_maps", model, inside[0]).attention(seen.before)  # type: ignore[operator]
+        maps: Tensor = get_layer("attention_maps", model, inside[0]).attention(activations.before)  # type: ignore[operator]
     return maps

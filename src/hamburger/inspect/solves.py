@@ -149,12 +149,12 @@ class Contraction:
         tail = self._above_round_off()[-TAIL:]
         return (tail[-1] / tail[0]) ** (1 / (len(tail) - 1)) if len(tail) > 1 else None
 
-    def settled(self, tol: float) -> int | None:
+    def find_convergence_step(self, tol: float) -> int | None:
         """The first k with |h^{k+1} - h^k| <= tol |h^K|, or None."""
         return next((k for k, move in enumerate(self.moves) if move <= tol * self.size), None)
 
     def _above_round_off(self) -> tuple[float, ...]:
-        return self.moves[: self.settled(ROUND_OFF)]
+        return self.moves[: self.find_convergence_step(ROUND_OFF)]
 
 
 class GradientSeries(NamedTuple):
@@ -168,14 +168,14 @@ class GradientSeries(NamedTuple):
     terms: Tensor
     start: Tensor
 
-    def kept(self, steps: int) -> Tensor:
+    def truncate(self, steps: int) -> Tensor:
         """The gradient through the last `steps` steps, `truncated:steps`.   ->   b s d n"""
         return self.direct + self.terms[:, :, :steps].sum(2)
 
     @property
     def total(self) -> Tensor:
         """BPTT.   ->   b s d n"""
-        return self.kept(self.terms.shape[2]) + self.start
+        return self.truncate(self.terms.shape[2]) + self.start
 
 
 def reconstruction_errors(

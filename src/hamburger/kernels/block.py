@@ -111,9 +111,9 @@ def evaluate_block(
         block_launches.finish_block(factors.fold, factors.codes, y, plan.dtype, skip=x, norm=folded, rectify=rectify)
         return y, factors.bases
 
-    given = (x, *weights, initial, *(() if norm is None else norm[:4]))
+    inputs = (x, *weights, initial, *(() if norm is None else norm[:4]))
     with device_of(x):
-        y, bases = launch_cached(solve, given, "evaluate", plan, norm and norm.eps, rectify, common.tf32_enabled())
+        y, bases = launch_cached(solve, inputs, "evaluate", plan, norm and norm.eps, rectify, common.tf32_enabled())
     return y, bases
 
 
@@ -175,9 +175,9 @@ class SavedContext(NamedTuple):
     fold: Tensor
 
 
-def gradients(du: Tensor, kept: SavedContext, plan: BlockPlan, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
+def gradients(du: Tensor, saved: SavedContext, plan: BlockPlan, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """The cotangents of x, lower, bias and upper, those that are needed.   du: b c n"""
-    x, lower, upper, z, bases, codes, slope, fold = kept
+    x, lower, upper, z, bases, codes, slope, fold = saved
     dx = dlower = dbias = dupper = None
     with torch.no_grad(), device_of(du), full_precision(du.device.type):
         if any(needs[:3]):

@@ -47,15 +47,15 @@ def prepare_inputs(lower: Tensor, initial: Tensor, b: int, dtype: torch.dtype, *
     counters = torch.empty(b, common.COUNTERS_PER_IMAGE, dtype=torch.int32, device=lower.device)
     samples, d, r = initial.shape
     makes = unit or samples < b
-    made = initial.new_empty(b, d, r) if makes else initial
+    bases = initial.new_empty(b, d, r) if makes else initial
     block, width = 4096, 8
     grid = (cdiv(lower.numel(), block) if rounds else 0) + (b * cdiv(r, width) if makes else 0)
     launch(
         block_kernels.prepare_kernel, (max(1, grid),),
-        lower, rounded, initial, made, counters, lower.numel(), d, r, counters.numel(), d * r if samples == b else 0,
+        lower, rounded, initial, bases, counters, lower.numel(), d, r, counters.numel(), d * r if samples == b else 0,
         EPS, ROUND=rounds, MAKE=makes, UNIT=unit, BLOCK=block, D=power_of_two(d), FR=width, num_warps=8,
     )  # fmt: skip
-    return PreparedInputs(rounded, made, counters)
+    return PreparedInputs(rounded, bases, counters)
 
 
 def apply_bread(

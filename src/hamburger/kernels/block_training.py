@@ -63,7 +63,7 @@ class SavedIntermediates(NamedTuple):
     total: Tensor
 
 
-def _forward(plan: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, PackedTensors]:
+def _forward(plan: TrainingPlan, *inputs: Tensor | None) -> tuple[Outputs, PackedTensors]:
     """->   y and the bases,  `SavedIntermediates`, packed"""
 
     def solve(
@@ -90,10 +90,10 @@ def _forward(plan: TrainingPlan, *given: Tensor | None) -> tuple[Outputs, Packed
             factors.codes, factors.slope, factors.fold, z, rounded, *statistics
         )
 
-    x = given[0]
+    x = inputs[0]
     assert x is not None
     with device_of(x):
-        return launch_cached_saving(solve, given, "train", plan, common.tf32_enabled())
+        return launch_cached_saving(solve, inputs, "train", plan, common.tf32_enabled())
 
 
 class SavedTensors(NamedTuple):
@@ -163,8 +163,8 @@ class _TrainBlock(torch.autograd.Function):
         ctx: Any, x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, gamma: Tensor, beta: Tensor,
         initial: Tensor, running_mean: Tensor, running_var: Tensor, tracked: Tensor, plan: TrainingPlan,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        given = x, lower, bias, upper, gamma, beta, initial, running_mean, running_var, tracked
-        (y, bases), packed = _forward(plan, *given)
+        inputs = x, lower, bias, upper, gamma, beta, initial, running_mean, running_var, tracked
+        (y, bases), packed = _forward(plan, *inputs)
         ctx.plan, ctx.layout, ctx.dtypes = plan, packed.layout, (lower.dtype, None if bias is None else bias.dtype)
         ctx.save_for_backward(*SavedTensors(x, y if plan.rectify else None, lower, upper, gamma, bases), *packed.memory)
         ctx.mark_non_differentiable(bases)

@@ -407,7 +407,7 @@ def launch_readout(
     """Write C and Y of `readout_kernel`, those that are given.   into (A), out (B): b d r   fine: see `product_kind`"""
     (b, d, n), r = x.shape, into.shape[2]
     t = tile_sizes(d, n, r, x.dtype)
-    of_y, of_codes = x if y is None else y, [into if given is None else given for given in (more, ratio, codes)]
+    of_y, of_codes = x if y is None else y, [into if tensor is None else tensor for tensor in (more, ratio, codes)]
     launch(
         readout_kernel, (b * cdiv(n, t.BN),),
         x, into, out, *of_codes, of_y, d, n, r, *x.stride(), *of_y.stride(),

@@ -319,12 +319,12 @@ def build_cached_launches(
     if len(set(written)) < len(written) or not foreign.isdisjoint(written):
         return None  # two tensors in one storage, which would become two
     # storages that the launches wrote: index, and the address at offset 0
-    made = {_storage(t): (len(inputs) + i, t.data_ptr()) for i, t in enumerate(outputs) if t.numel()}
+    outputs_by_storage = {_storage(t): (len(inputs) + i, t.data_ptr()) for i, t in enumerate(outputs) if t.numel()}
     if layout is not None:
         for t, piece in zip(saved, layout.pieces, strict=True):
             if t.numel():
-                made[_storage(t)] = len(inputs) + len(outputs), t.data_ptr() - piece.offset
-    offsets, workspace = _plan_workspace(launches, {*foreign, *made})
+                outputs_by_storage[_storage(t)] = len(inputs) + len(outputs), t.data_ptr() - piece.offset
+    offsets, workspace = _plan_workspace(launches, {*foreign, *outputs_by_storage})
     cached = []
     for launch in launches:
         args, pointers = list(launch.args), []
@@ -334,8 +334,8 @@ def build_cached_launches(
             args[i], address, storage = 0, arg.data_ptr(), _storage(arg)
             if not arg.numel():
                 continue
-            if storage in made:
-                index, begin = made[storage]
+            if storage in outputs_by_storage:
+                index, begin = outputs_by_storage[storage]
                 pointers.append((i, index, address - begin))
             elif storage not in foreign:
                 pointers.append((i, len(inputs) + len(outputs) + 1, offsets[storage] + address - storage))

@@ -77,8 +77,8 @@ def split_positions(n: int, tiles: int, step: int) -> tuple[int, int]:
 
     ->   the length of a part, the number of parts
     """
-    wanted = max(1, min(TARGET_PROGRAMS // tiles, cdiv(n, step)))
-    length = cdiv(cdiv(n, wanted), step) * step
+    target = max(1, min(TARGET_PROGRAMS // tiles, cdiv(n, step)))
+    length = cdiv(cdiv(n, target), step) * step
     return length, cdiv(n, length)
 
 

@@ -129,11 +129,11 @@ class Hamburger(nn.Module):
                 f"Hamburger: without the {' and '.join(missing)} bread the inner width must be that of the input, "
                 f"got inner={inner} for channels={channels}"
             )
-        given: dict[str, Any] = {"rank": rank, "temperature": temperature, "beta": beta, "eps": eps}
-        given |= {"constant_norms": constant_norms, "final_update": final_update}
-        given |= {"codes_init": codes_init, "codes_temperature": codes_temperature}
-        given = {name: option for name, option in given.items() if option is not None}
-        value = _build_ham(ham, inner, given, ham_options)
+        requested: dict[str, Any] = {"rank": rank, "temperature": temperature, "beta": beta, "eps": eps}
+        requested |= {"constant_norms": constant_norms, "final_update": final_update}
+        requested |= {"codes_init": codes_init, "codes_temperature": codes_temperature}
+        requested = {name: option for name, option in requested.items() if option is not None}
+        value = _build_ham(ham, inner, requested, ham_options)
 
         self.channels, self.version, self.layout, self.parts = channels, version, layout, parts
         self.rectify = value.nonnegative
@@ -261,14 +261,14 @@ def _describe_ham(ham: Ham) -> str:
     return f"{type(ham).__name__}({', '.join(shown)})"
 
 
-def _build_ham(ham: str | Ham, inner: int, given: dict[str, Any], more: Mapping[str, Any] | None) -> Ham:
-    """Return the ham of a layer. `given`: options that were passed by keyword; `more`: those of `ham_options`."""
+def _build_ham(ham: str | Ham, inner: int, requested: dict[str, Any], more: Mapping[str, Any] | None) -> Ham:
+    """Return the ham of a layer. `requested`: options that were passed by keyword; `more`: those of `ham_options`."""
     if more is not None and not isinstance(more, Mapping):
         raise OptionError(f"Hamburger: ham_options must be a mapping such as {{'rank': 8}} (got {more!r})")
     for name in more or {}:
-        if name in given:
+        if name in requested:
             raise OptionError(f"Hamburger: '{name}' is given twice; leave it out of ham_options")
-    options = given | dict(more or {})
+    options = requested | dict(more or {})
     if isinstance(ham, str):
         known = options_of(hams[ham])
         for name in options:

@@ -55,12 +55,12 @@ def keep_buffers(module: nn.Module) -> AbstractContextManager[None]:
 @contextmanager
 def _update_copies(module: nn.Module) -> Iterator[None]:
     # copies, not a second write: autograd would report the buffers as modified in place
-    kept = dict(module._buffers)
-    module._buffers.update({name: None if buffer is None else buffer.clone() for name, buffer in kept.items()})
+    buffers = dict(module._buffers)
+    module._buffers.update({name: None if buffer is None else buffer.clone() for name, buffer in buffers.items()})
     try:
         yield
     finally:
-        module._buffers.update(kept)
+        module._buffers.update(buffers)
 
 
 class BatchNorm1d(nn.BatchNorm1d):

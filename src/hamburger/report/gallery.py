@@ -110,9 +110,9 @@ def render_predictions(study: Study, gallery: Gallery) -> Markup:
     """Some random images, some where the context gains most, some where it loses most."""
     visualizer = gallery.visualizer
     # the reference, the best ham and the best rival that have weights; at least one network
-    wanted = [study.reference, study.best("ham"), study.best("rival") or study.best("breads")]
-    found = [network for group in wanted for network in gallery.networks if network.group is group]
-    shown = list(dict.fromkeys(found)) or list(gallery.networks[:1])
+    groups = [study.reference, study.best("ham"), study.best("rival") or study.best("breads")]
+    networks = [network for group in groups for network in gallery.networks if network.group is group]
+    shown = list(dict.fromkeys(networks)) or list(gallery.networks[:1])
     predictions = {network.group.name: {i: _predict(gallery, network, i) for i in gallery.indices} for network in shown}
     names = ", ".join(f"{network.group.name} (seed {network.run.seed})" for network in shown)
     caption = (

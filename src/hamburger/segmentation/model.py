@@ -153,10 +153,10 @@ def create_model(
     for option in ("context", "context_options"):
         if option in options:
             raise OptionError(f"{call}: pass {option} directly, not inside head_options")
-    given = _mapping(call, "context_options", context_options)
+    requested_options = _mapping(call, "context_options", context_options)
     if "context" in options_of(constructor):
-        options |= {"context": context, "context_options": given}
-    elif given or context not in (None, DEFAULT_CONTEXT):
+        options |= {"context": context, "context_options": requested_options}
+    elif requested_options or context not in (None, DEFAULT_CONTEXT):
         raise OptionError(
             f"{call}: this head has its own context and accepts neither context nor context_options; omit them, or use "
             f"the context in 'hamnet'"
@@ -173,7 +173,7 @@ def create_model(
         "backbone": backbone,
         "output_stride": output_stride,
         "context": {"module": type(context).__name__} if isinstance(context, nn.Module) else context,
-        "context_options": to_plain_json(given),
+        "context_options": to_plain_json(requested_options),
         "backbone_options": to_plain_json(backbone_options or {}),
         "head_options": to_plain_json(head_options or {}),
     }

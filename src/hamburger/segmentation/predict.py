@@ -103,12 +103,12 @@ class Predictor:
             tile = image[:, rows.begin : rows.end, columns.begin : columns.end]
             x = normalise(tile.to(self.device), self.info.mean, self.info.std)[None]
             scores = check_prediction("logits", predict_scores(self.net, x, self.protocol)[0])
-            kept = (slice(span.first - span.begin, span.last - span.begin) for span in (rows, columns))
+            crop = (slice(span.first - span.begin, span.last - span.begin) for span in (rows, columns))
             target = label[
                 rows.first * height // h : rows.last * height // h,
                 columns.first * width // w : columns.last * width // w,
             ]
-            target.copy_(resize_labels(scores[(slice(None), *kept)], *target.shape))
+            target.copy_(resize_labels(scores[(slice(None), *crop)], *target.shape))
         return label
 
     def _split(self, height: int, width: int) -> Iterator[tuple[TileSpan, TileSpan]]:
@@ -218,17 +218,17 @@ def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], pale
     """
     from PIL import Image, ImageOps
 
-    picture = Image.fromarray(_blend(image, label, palette).numpy())
-    picture = ImageOps.scale(picture, max(1, -(-SMALLEST // max(picture.size))), Image.Resampling.NEAREST)
-    picture.thumbnail((LARGEST, LARGEST), Image.Resampling.BILINEAR)
+    overlay = Image.fromarray(_blend(image, label, palette).numpy())
+    overlay = ImageOps.scale(overlay, max(1, -(-SMALLEST // max(overlay.size))), Image.Resampling.NEAREST)
+    overlay.thumbnail((LARGEST, LARGEST), Image.Resampling.BILINEAR)
     shares = sorted(measure_class_shares(label, classes).items(), key=lambda item: -item[1])
     words = {name: f"{name}  {share:.1%}" if share >= 0.001 else f"{name}  <0.1%" for name, share in shares}
     colours = [TRANSPARENT, *palette[1:]]
     entries = [(colours[classes.index(name)], text) for name, text in words.items()]
-    legend = _draw_legend(entries, picture.width, line=max(LINE, max(picture.size) // LINES))
-    sheet = Image.new("RGB", (max(picture.width, legend.width), picture.height + legend.height), "white")
-    sheet.paste(picture, (0, 0))
-    sheet.paste(legend, (0, picture.height))
+    legend = _draw_legend(entries, overlay.width, line=max(LINE, max(overlay.size) // LINES))
+    sheet = Image.new("RGB", (max(overlay.width, legend.width), overlay.height + legend.height), "white")
+    sheet.paste(overlay, (0, 0))
+    sheet.paste(legend, (0, overlay.height))
     buffer = io.BytesIO()
     sheet.save(buffer, format="JPEG", quality=92)
     return buffer.getvalue()
@@ -329,12 +329,12 @@ class SegmentationVisualizer(Visualizer):
     def row(self, index: int, answers: Mapping[str, Tensor], note: str = "") -> list[CaptionedImage]:
         label = self.sample(index).label
         first = CaptionedImage(self.image(index), self.name(index) + note)
-        pictures = [first, CaptionedImage(self._colour(label), "label", drawn=True)]
+        images = [first, CaptionedImage(self._colour(label), "label", drawn=True)]
         for name, prediction in answers.items():
-            pictures.append(CaptionedImage(self._colour(prediction), name, drawn=True))
+            images.append(CaptionedImage(self._colour(prediction), name, drawn=True))
             words = f"errors, {100 * measure_accuracy(prediction, label):.1f} % right"
-            pictures.append(CaptionedImage(draw_errors(prediction, label), words, drawn=True))
-        return pictures
+            images.append(CaptionedImage(draw_errors(prediction, label), words, drawn=True))
+        return images
 
     def _colour(self, label: Tensor) -> Tensor:
         """Draw labels in the colours of the data set.   h w   ->   3 h w"""

@@ -73,13 +73,13 @@ def open_evaluation(
         raise OptionError(f"eval: {path} does not name the data set it was trained on; name one with --dataset")
     if not (isinstance(name, str) and isinstance(split, str)):  # a weights file may come from anybody
         raise CheckpointError(f"eval: {path} does not name its data set and split as text; pass --dataset and --split")
-    given, name = dict(options or {}), task.dataset_for(name, data)
+    requested_options, name = dict(options or {}), task.dataset_for(name, data)
     defaults = trained.get("data_options") if name == trained.get("data") else None
-    chosen = {**(defaults if isinstance(defaults, dict) else {}), **given}
+    chosen = {**(defaults if isinstance(defaults, dict) else {}), **requested_options}
     check_data_options(f"eval: {path}", chosen)
     images = task.split(info, name, split, data, chosen)
     task.check_fits("eval", info, images)
-    return Evaluation(path, task, net.to(on), info, name, split, images, given, on)
+    return Evaluation(path, task, net.to(on), info, name, split, images, requested_options, on)
 
 
 def evaluate_weights(

@@ -90,17 +90,19 @@ def cells(
     for option, values in (("variant", list(variants)), ("seed", list(seeds))):
         if not values or len(set(values)) != len(values):
             raise OptionError(f"{call}: give each {option} once, and at least one, got {values}")
-    return [cell_class(name, recipe, seed, (*shared, *own)) for seed in seeds for name, own in variants.items()]
+    return [
+        cell_class(name, recipe, seed, (*shared, *settings)) for seed in seeds for name, settings in variants.items()
+    ]
 
 
 def check_grid(grid: Sequence[Cell], out: Path, *, call: str = "compare") -> None:
     """Raise where a recipe cannot run, or the folder holds a run of another recipe."""
     for cell in grid:
-        wanted = cell.resolved()
+        expected = cell.resolved()
         stored = out / cell.name / RECIPE
         if not stored.exists():
             continue
-        changed = differences(wanted, read_recipe(read_text(stored, call), type(wanted), f"{call}: {stored}"))
+        changed = differences(expected, read_recipe(read_text(stored, call), type(expected), f"{call}: {stored}"))
         if changed:
             raise OptionError(
                 f"{call}: the run in {stored.parent} was made with another recipe ({'; '.join(changed)}); "

@@ -89,10 +89,10 @@ class ScoredProgress(Progress):
 
 def random_states(device: torch.device) -> list[dict[str, Any]]:
     """The random states of all processes, in order of rank; all must call this together."""
-    own: dict[str, Any] = {"cpu": torch.get_rng_state()}
+    state: dict[str, Any] = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
-        own["cuda"] = torch.cuda.get_rng_state(device)
-    return distributed.gather_objects(own)
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return distributed.gather_objects(state)
 
 
 def set_random_state(states: list[dict[str, Any]], device: torch.device) -> None:
@@ -100,7 +100,7 @@ def set_random_state(states: list[dict[str, Any]], device: torch.device) -> None
 
     Rank 0's state serves all, since every process draws for the global batch from the same state.
     """
-    own = states[distributed.rank()] if len(states) == distributed.world_size() else states[0]
-    torch.set_rng_state(own["cpu"])
-    if device.type == "cuda" and "cuda" in own:
-        torch.cuda.set_rng_state(own["cuda"], device)
+    state = states[distributed.rank()] if len(states) == distributed.world_size() else states[0]
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda" and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)

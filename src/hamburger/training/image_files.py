@@ -209,8 +209,8 @@ UNLABELLED: Colour = (224, 224, 192)  # entry 255, as PASCAL VOC draws it
 
 def full_palette(palette: Sequence[Colour], classes: int) -> list[Colour]:
     """Return 256 colours: those given, then PASCAL VOC's for the index; 255 is the colour of unlabelled pixels."""
-    given = [(int(r), int(g), int(b)) for r, g, b in palette[:classes]]
-    return [*given, *voc_palette(255)[len(given) :], UNLABELLED]
+    colours = [(int(r), int(g), int(b)) for r, g, b in palette[:classes]]
+    return [*colours, *voc_palette(255)[len(colours) :], UNLABELLED]
 
 
 def encode_label_png(label: Tensor | Bytes, palette: Sequence[Colour]) -> bytes:

@@ -186,12 +186,12 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
         self.rank, self.world, self.accumulate, self.workers = rank, world, accumulate, workers
         self.share = batch // (world * accumulate)
         self.waited = 0.0
-        self.kept: Held | None = None
+        self.resident_samples: Held | None = None
         n = len(dataset.ids)
         if stays_resident(self.read, n, resident, self.device, world):
             threads = max(workers, min(16, os.cpu_count() or 1))
             samples = prefetch(self.read, range(n), workers=threads, depth=4 * threads)
-            self.kept = self.hold(sample.to(self.device) for sample in samples)
+            self.resident_samples = self.hold(sample.to(self.device) for sample in samples)
 
     # -- implemented by each task --------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
     def run(self, start: int, stop: int) -> Generator[list[Part]]:
         """The micro-batches of steps start ... stop - 1. Files are prefetched; closing the generator ends threads."""
         samples = (sample for step in range(start, stop) for part in self.parts(step) for sample, _ in part)
-        unread = samples if self.kept is None else ()
+        unread = samples if self.resident_samples is None else ()
         depth = STEPS_AHEAD * self.accumulate * self.share
         with closing(prefetch(self.read, unread, workers=self.workers, depth=depth)) as stream:
             for step in range(start, stop):
@@ -234,8 +234,8 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
 
     def _part(self, step: int, part: list[tuple[int, int]], stream: Iterator[S]) -> Part:
         samples = [sample for sample, _ in part]
-        if self.kept is not None:
-            held, indices = self.kept, samples
+        if self.resident_samples is not None:
+            held, indices = self.resident_samples, samples
         else:
             try:
                 read = list(islice(stream, len(part)))

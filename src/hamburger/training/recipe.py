@@ -263,9 +263,9 @@ def _build(kind: type[Group], values: object, place: str) -> Group:
     for name in values:
         if name not in hints:
             raise OptionError(f"{place} has no field {shorten(name)}{did_you_mean(str(name), hints)}")
-    made = {name: _cast(hints[name], value, f"{place}.{name}") for name, value in values.items()}
+    fields = {name: _cast(hints[name], value, f"{place}.{name}") for name, value in values.items()}
     try:
-        return kind(**made)
+        return kind(**fields)
     except OptionError:
         raise
     except TypeError as mistake:  # a field without a default is missing

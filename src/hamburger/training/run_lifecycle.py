@@ -124,9 +124,9 @@ class Run(ABC, Generic[R, P]):
         except (DataError, OSError) as error:
             raise TrainingError(self._stopped(error)) from error
         except torch.OutOfMemoryError as error:
-            taken = torch.cuda.max_memory_allocated(self.device) / 2**20 if self.device.type == "cuda" else 0
+            peak = torch.cuda.max_memory_allocated(self.device) / 2**20 if self.device.type == "cuda" else 0
             raise TrainingError(
-                f"train: the device ran out of memory in step {self.progress.step + 1}, with {taken:,.0f} MiB in use; "
+                f"train: the device ran out of memory in step {self.progress.step + 1}, with {peak:,.0f} MiB in use; "
                 f"--set accumulate={2 * self.recipe.accumulate}, a smaller batch or another context; "
                 f"{self._how_to_resume()}"
             ) from error
@@ -223,7 +223,7 @@ class Run(ABC, Generic[R, P]):
             return
         row = broken[0]
         terms = ", ".join(f"{name} {value:g}" for name, value in zip(record.names, values[row].tolist(), strict=True))
-        ids = [name for own in distributed.gather_objects(record.ids[row]) for name in own]
+        ids = [name for rank_ids in distributed.gather_objects(record.ids[row]) for name in rank_ids]
         images = f"; its images were {', '.join(ids)}" if ids else ""
         raise TrainingError(
             f"train: the loss is not finite at step {record.steps[row] + 1} ({terms}){images}; {self.last_written()}; "

@@ -124,12 +124,12 @@ def read_share(dataset: Any, workers: int, progress: Callable[[int, int], Any]) 
 
     `progress(done, total)` is called before each sample and at the end.
     """
-    own = range(distributed.rank(), len(dataset), distributed.world_size())
-    with closing(prefetch(dataset.__getitem__, own, workers=workers, depth=2 * max(1, workers))) as samples:
-        for done, (index, sample) in enumerate(zip(own, samples, strict=True)):
-            progress(done, len(own))
+    rank_indices = range(distributed.rank(), len(dataset), distributed.world_size())
+    with closing(prefetch(dataset.__getitem__, rank_indices, workers=workers, depth=2 * max(1, workers))) as samples:
+        for done, (index, sample) in enumerate(zip(rank_indices, samples, strict=True)):
+            progress(done, len(rank_indices))
             yield index, sample
-    progress(len(own), len(own))
+    progress(len(rank_indices), len(rank_indices))
 
 
 def scores_by_class(classes: Sequence[str], values: Tensor) -> dict[str, float | None]:

@@ -22,15 +22,15 @@ def load(name, root, tmp_path, *, size, split="train", **options):
 
 def test_a_directory_is_a_class(tmp_path):
     root = fake_image_folders.folders(tmp_path / "data")
-    found = load("folder", root, tmp_path, size=16)
-    assert found.classes == ("cats", "dogs")
-    assert found.images.shape == (6, 3, 16, 16)
-    assert found.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    dataset = load("folder", root, tmp_path, size=16)
+    assert dataset.classes == ("cats", "dogs")
+    assert dataset.images.shape == (6, 3, 16, 16)
+    assert dataset.labels.tolist() == [0, 0, 0, 1, 1, 1]
     path = root / "train" / "dogs" / "1.png"
     middle = Image.open(path).crop((5, 0, 25, 20)).resize((16, 16), Image.Resampling.BILINEAR)
-    np.testing.assert_array_equal(found.images[4], np.asarray(middle).transpose(2, 0, 1))
+    np.testing.assert_array_equal(dataset.images[4], np.asarray(middle).transpose(2, 0, 1))
     bare = load("folder", root / "train", tmp_path, size=16)
-    np.testing.assert_array_equal(bare.images, found.images)
+    np.testing.assert_array_equal(bare.images, dataset.images)
 
 
 def test_a_missing_split_does_not_fall_back_to_its_parent(tmp_path):
@@ -48,27 +48,27 @@ def test_imagenet_needs_its_thousand_classes(tmp_path):
     root = fake_image_folders.folders(tmp_path / "data", classes=("n01440764", "n01443537"), suffix=".jpeg")
     with pytest.raises(DataError, match="must have 1000 classes"):
         open_source("imagenet", "train", size=128, root=root)
-    found = load("imagenet", root, tmp_path, size=32, any_classes=True)
-    assert found.images.shape == (6, 3, 32, 32)
+    dataset = load("imagenet", root, tmp_path, size=32, any_classes=True)
+    assert dataset.images.shape == (6, 3, 32, 32)
     fake_image_folders.folders(root, classes=("cats",))
     with pytest.raises(DataError, match="not WordNet ids"):
         open_source("imagenet", "train", size=128, root=root)
 
 
 def test_python_batches(tmp_path):
-    found = load("cifar10", fake_image_folders.cifar_batches(tmp_path / "a"), tmp_path, size=32)
-    assert found.images.shape == (20, 3, 32, 32)
-    assert found.labels[:6].tolist() == [0, 1, 2, 3, 1, 2]
+    dataset = load("cifar10", fake_image_folders.cifar_batches(tmp_path / "a"), tmp_path, size=32)
+    assert dataset.images.shape == (20, 3, 32, 32)
+    assert dataset.labels[:6].tolist() == [0, 1, 2, 3, 1, 2]
     first = np.random.default_rng(0).integers(0, 256, (4, 3072), dtype=np.uint8)
-    np.testing.assert_array_equal(found.images[:4], first.reshape(4, 3, 32, 32))
+    np.testing.assert_array_equal(dataset.images[:4], first.reshape(4, 3, 32, 32))
     assert len(load("cifar10", tmp_path / "a", tmp_path, size=32, split="test")) == 4
 
 
 @pytest.mark.parametrize(("label", "message"), [(-5, r"-5 \.\.\. 2"), (2**70, rf"1 \.\.\. {2**70}")])
 def test_batch_labels_outside_the_classes_are_named(tmp_path, label, message):
     path = fake_image_folders.cifar_batches(tmp_path / "a") / "cifar-10-batches-py" / "data_batch_2"
-    found = {b"data": np.zeros((3, 3072), np.uint8), b"labels": [1, label, 2]}
-    path.write_bytes(pickle.dumps(found, protocol=2))
+    content = {b"data": np.zeros((3, 3072), np.uint8), b"labels": [1, label, 2]}
+    path.write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(DataError, match=rf"data_batch_2: labels must be in 0 \.\.\. 9 .got {message}"):
         load("cifar10", tmp_path / "a", tmp_path, size=32)
 
@@ -173,10 +173,10 @@ def test_the_official_val_of_tiny_imagenet_has_the_classes_of_train(tmp_path):
     def load_val():
         return load("tiny-imagenet", tree, tmp_path, size=64, split="val")
 
-    found = load_val()
-    assert found.classes == ("n01", "n02", "n03")
-    assert found.labels.tolist() == [1, 1, 2, 2]
-    for image, name in zip(found.images, ("val_0", "val_2", "val_1", "val_3"), strict=True):
+    dataset = load_val()
+    assert dataset.classes == ("n01", "n02", "n03")
+    assert dataset.labels.tolist() == [1, 1, 2, 2]
+    for image, name in zip(dataset.images, ("val_0", "val_2", "val_1", "val_3"), strict=True):
         pixels = np.asarray(Image.open(tree / "val" / "images" / f"{name}.JPEG"))
         np.testing.assert_array_equal(image, pixels.transpose(2, 0, 1))
     text = tree / "val" / "val_annotations.txt"
@@ -197,8 +197,8 @@ def test_the_official_val_of_tiny_imagenet_has_the_classes_of_train(tmp_path):
 
 
 def test_val_alone_uses_its_own_classes(tmp_path):
-    found = load("tiny-imagenet", fake_image_folders.official_val(tmp_path / "tree"), tmp_path, size=64, split="val")
-    assert found.classes == ("n01", "n02") and found.labels.tolist() == [0, 0, 1, 1]
+    dataset = load("tiny-imagenet", fake_image_folders.official_val(tmp_path / "tree"), tmp_path, size=64, split="val")
+    assert dataset.classes == ("n01", "n02") and dataset.labels.tolist() == [0, 0, 1, 1]
 
 
 def test_all_broken_files_are_listed_at_once(tmp_path):
@@ -235,13 +235,13 @@ def test_invalid_folders_are_named(tmp_path):
 
 
 def test_figures_are_the_same_everywhere():
-    found = load_images(open_source("figures", "train", size=32, length=40))
-    assert found.images.shape == (40, 3, 32, 32)
-    assert found.classes == ("disc", "square", "cross", "ring")
-    assert found.labels.tolist() == [i % 4 for i in range(40)]
+    dataset = load_images(open_source("figures", "train", size=32, length=40))
+    assert dataset.images.shape == (40, 3, 32, 32)
+    assert dataset.classes == ("disc", "square", "cross", "ring")
+    assert dataset.labels.tolist() == [i % 4 for i in range(40)]
     again = load_images(open_source("figures", "train", size=32, length=40))
-    assert again.digest == found.digest == "3148652474b62c0f702163a36ae40b16ca83eb995cf0cbdb2b8692ed74e86272"
+    assert again.digest == dataset.digest == "3148652474b62c0f702163a36ae40b16ca83eb995cf0cbdb2b8692ed74e86272"
     other = load_images(open_source("figures", "train", size=32, length=40, seed=1))
-    assert other.digest != found.digest
-    flat = found.images.reshape(40, -1)
+    assert other.digest != dataset.digest
+    flat = dataset.images.reshape(40, -1)
     assert len(np.unique(flat, axis=0)) == 40

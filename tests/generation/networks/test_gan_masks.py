@@ -41,8 +41,8 @@ def test_masks_against_a_slow_construction(height, width):
     assert got.shape == (8, height * width, len(cells))
     for head, name in enumerate(HEADS):
         for query in range(height * width):
-            own = cells[query % len(cells)]
-            row = torch.tensor([slow_sees(name, ranks[own], ranks[cell], s) for cell in cells])
+            query_cell = cells[query % len(cells)]
+            row = torch.tensor([slow_sees(name, ranks[query_cell], ranks[cell], s) for cell in cells])
             assert torch.equal(got[head, query], row), (name, query)
 
 

@@ -74,9 +74,9 @@ def test_spectral_norm_matches_torch():
     torchs.load_state_dict(mine.state_dict())
     spectral_norm(mine)
     nn.utils.parametrizations.spectral_norm(torchs)
-    own, other = mine.parametrizations.weight[0], torchs.parametrizations.weight[0]
-    other._u.copy_(own.u)
-    other._v.copy_(own.v)
+    actual, other = mine.parametrizations.weight[0], torchs.parametrizations.weight[0]
+    other._u.copy_(actual.u)
+    other._v.copy_(actual.v)
     x = torch.randn(2, 5, 6, 6, dtype=torch.float64)
     for _ in range(3):
         outs = [layer(x) for layer in (mine, torchs)]

@@ -48,10 +48,10 @@ class Copies:
 
 @rule(r"cp\.async\.c[ag]\.shared\.global")
 def begin(decoder: Decoder, ins: Instruction) -> Step:
-    to, where, bytes_, *given = ins.operands
+    to, where, bytes_, *size = ins.operands
     words = number(ins, bytes_) // 4
     at, source, live = decoder.address(ins, to), decoder.address(ins, where), decoder.live(ins)
-    taken = decoder.source(ins, given[0], "u32") if given else None  # bytes to read; zeros follow
+    taken = decoder.source(ins, size[0], "u32") if size else None  # bytes to read; zeros follow
 
     def step(program: Program) -> None:
         who = np.zeros(decoder.threads, bool)

@@ -45,8 +45,8 @@ def rule(pattern: str) -> Callable[[Callable[..., Step]], Callable[..., Step]]:
 @functools.cache
 def rule_of(opcode: str) -> tuple[Callable[..., Step], tuple[str | None, ...]] | None:
     for pattern, build in rules:
-        if found := pattern.fullmatch(opcode):
-            return build, found.groups()
+        if match := pattern.fullmatch(opcode):
+            return build, match.groups()
     return None
 
 
@@ -79,10 +79,10 @@ class Decoder:
         self.code, self.threads = code, code.threads
 
     def decode(self, ins: Instruction) -> Decoded:
-        found = rule_of(ins.opcode)
-        if found is None:
+        rule_and_groups = rule_of(ins.opcode)
+        if rule_and_groups is None:
             raise ins.unknown()
-        build, groups = found
+        build, groups = rule_and_groups
         try:
             step = build(self, ins, *groups)
         except (ValueError, KeyError, AttributeError) as error:  # not the operands that the rule takes apart

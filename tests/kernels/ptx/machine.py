@@ -37,15 +37,15 @@ class Program:
         self.flights = wgmma.Flights()
         self.copies = copies.Copies()
         self.stretches = stretches
-        self.heard: list[tuple[int, np.ndarray] | None] = []  # what one warp has learned of other programs
+        self.learned: list[tuple[int, np.ndarray] | None] = []  # what one warp has learned of other programs
         self.threads_meet()
 
     def threads_meet(self) -> None:
         self.stretch = next(self.stretches)
         self.met = True  # no access to global memory since
-        for said in self.heard:
-            self.memory.programs.learn(self.index, said)
-        self.heard.clear()
+        for knowledge in self.learned:
+            self.memory.programs.learn(self.index, knowledge)
+        self.learned.clear()
         self.shared.threads_met()
 
     def run(self, steps: list[Decoded]) -> Iterator[Decoded]:
@@ -88,12 +88,12 @@ def bits_of(code: Code, arguments: Sequence[int | float]) -> dict[str, int]:
     """Parameter -> its bits."""
     if len(arguments) > len(code.parameters):
         raise Unknown(f"{len(arguments)} arguments for {len(code.parameters)} parameters")
-    found = {}
+    bits = {}
     for (name, kind), value in itertools.zip_longest(code.parameters.items(), arguments, fillvalue=0):
         if kind not in ("u64", "u32", "f32") or (kind == "f32") != isinstance(value, float):
             raise Unknown(f"{value!r} for the parameter {name} of type {kind}")
-        found[name] = struct.unpack("<I", struct.pack("<f", value))[0] if kind == "f32" else value
-    return found
+        bits[name] = struct.unpack("<I", struct.pack("<f", value))[0] if kind == "f32" else value
+    return bits
 
 
 def take_turns(running: list[Iterator[Decoded]], memory: Memory, order: Order) -> None:

@@ -149,10 +149,10 @@ class Memory(Space):
             array[:] = self.raw[at : at + array.size]
 
     def halves(self, at: np.ndarray, size: int) -> np.ndarray:
-        found = super().halves(at, size)
-        if not self.legal[found].all():
+        indices = super().halves(at, size)
+        if not self.legal[indices].all():
             raise Fault("outside of every array")
-        return found
+        return indices
 
     def reads(self, program: Program, halves: np.ndarray, warps: np.ndarray) -> None:
         program.met = False
@@ -166,28 +166,28 @@ class Memory(Space):
         self.programs.writes(program.index, halves)
 
     def add(self, program: Program, at: np.ndarray, amounts: np.ndarray, release: bool) -> np.ndarray:
-        """Each thread adds, one after another.   at, amounts: uint32   ->   what each found"""
+        """Each thread adds, one after another.   at, amounts: uint32   ->   the values before"""
         if not at.size:
             return amounts
         self.halves(at, 4)  # or it is a fault
         if release and not program.met:
             raise Race("a release, but other threads of the program have touched global memory since the last bar.sync")
-        view, found = self.raw.view(np.uint32), np.empty_like(amounts)
+        view, before = self.raw.view(np.uint32), np.empty_like(amounts)
         for thread, place in enumerate(at // 4):
-            found[thread] = view[place]
+            before[thread] = view[place]
             view[place : place + 1] += amounts[thread]
             if release:
                 self.programs.release(program.index, int(place))
         self.changes += 1
-        return found
+        return before
 
     def acquire(self, program: Program, at: np.ndarray, *, when_met: bool = False) -> np.ndarray:
         """Counters: what was released at them is known from now on, or when the threads have met.   ->   uint32"""
         self.halves(at, 4)  # or it is a fault
         for place in np.unique(at // 4):
-            said = self.programs.said(int(place))
+            knowledge = self.programs.knowledge_at(int(place))
             if when_met:
-                program.heard.append(said)
+                program.learned.append(knowledge)
             else:
-                self.programs.learn(program.index, said)
+                self.programs.learn(program.index, knowledge)
         return self.raw.view(np.uint32)[at // 4]

@@ -39,10 +39,10 @@ def load(decoder: Decoder, ins: Instruction, space: str, count: str | None, kind
 
     def step(program: Program) -> None:
         who = live(program)
-        found = np.zeros(shape, dtype)
+        loaded = np.zeros(shape, dtype)
         memory = program.spaces[space]
-        found[:, who] = memory.load(program, at(program)[who], program.warps[who], dtype, len(puts))
-        for put, values in zip(puts, found, strict=True):
+        loaded[:, who] = memory.load(program, at(program)[who], program.warps[who], dtype, len(puts))
+        for put, values in zip(puts, loaded, strict=True):
             put(program, values)
 
     return step
@@ -111,10 +111,10 @@ def matrices_turned(decoder: Decoder, ins: Instruction, digit: str) -> Step:
         address = at(program)
         halves, warps = program.shared.halves(address[gives], 16), program.warps[gives][:, None]
         program.shared.reads(program, halves, warps)
-        found = program.shared.raw.view(np.uint16)
+        shared_halves = program.shared.raw.view(np.uint16)
         for i, put in enumerate(puts):
             above, below = (
-                found[address[thread - lane + 8 * i + lane % 4 * 2 + row] // 2 + lane // 4].astype(np.uint32)
+                shared_halves[address[thread - lane + 8 * i + lane % 4 * 2 + row] // 2 + lane // 4].astype(np.uint32)
                 for row in range(2)
             )
             put(program, above | below << 16)
@@ -147,10 +147,10 @@ def add(decoder: Decoder, ins: Instruction, way: str, order: str) -> Step:
     at, a, live = decoder.address(ins, where), decoder.source(ins, what, "u32"), decoder.live(ins)
 
     def step(program: Program) -> None:
-        who, found = live(program), np.zeros(decoder.threads, np.uint32)
-        found[who] = program.memory.add(program, at(program)[who], a(program)[who], release=order == "release")
+        who, before = live(program), np.zeros(decoder.threads, np.uint32)
+        before[who] = program.memory.add(program, at(program)[who], a(program)[who], release=order == "release")
         for put in puts:
-            put(program, found)
+            put(program, before)
 
     return step
 
@@ -164,9 +164,9 @@ def poll(decoder: Decoder, ins: Instruction) -> Step:
     live = decoder.live(ins)
 
     def step(program: Program) -> None:  # the others know of it when all have met
-        found, who = np.zeros(decoder.threads, np.uint32), live(program)
-        found[who] = program.memory.acquire(program, at(program)[who], when_met=True)
-        put(program, found)
+        counts, who = np.zeros(decoder.threads, np.uint32), live(program)
+        counts[who] = program.memory.acquire(program, at(program)[who], when_met=True)
+        put(program, counts)
 
     return step
 
@@ -186,10 +186,10 @@ def meet_and_tell(decoder: Decoder, ins: Instruction) -> Step:
     to, barrier, what = ins.operands
     if number(ins, barrier) != 0:
         raise ins.unknown("is emulated for barrier 0 and all threads only")
-    put, said = decoder.target(ins, to, "pred"), decoder.source(ins, what, "pred")
+    put, predicate = decoder.target(ins, to, "pred"), decoder.source(ins, what, "pred")
 
     def step(program: Program) -> None:
-        put(program, np.full(decoder.threads, said(program).any()))
+        put(program, np.full(decoder.threads, predicate(program).any()))
         program.threads_meet()
 
     return step

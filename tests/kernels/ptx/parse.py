@@ -55,16 +55,16 @@ class Instruction(NamedTuple):
 
     def registers(self) -> set[int]:
         """All that it reads or writes."""
-        found, left = set(), [*self.operands]
+        indices, left = set(), [*self.operands]
         while left:
             operand = left.pop()
             if isinstance(operand, Register):
-                found.add(operand.index)
+                indices.add(operand.index)
             elif isinstance(operand, Vector):
                 left.extend(operand.parts)
             elif isinstance(operand, Address):
                 left.append(operand.base)
-        return found | ({self.guard.register.index} if self.guard else set())
+        return indices | ({self.guard.register.index} if self.guard else set())
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Parser:
     def __init__(self, code: Code) -> None:
         self.code = code
         self.kinds: dict[str, str] = {}  # %rd -> b64
-        self.found: dict[str, Register] = {}
+        self.registers: dict[str, Register] = {}
 
     def read(self, lines: list[str], first: int) -> None:
         statement, inside = "", 0
@@ -129,10 +129,10 @@ class Parser:
             self.code.instructions.append(self.instruction(text, line))
 
     def instruction(self, text: str, line: int) -> Instruction:
-        found = re.fullmatch(r"(?:@(!?)(%?\w+)\s+)?([a-z][\w.:]*)\s*(.*)", text, re.DOTALL)
-        if found is None:
+        match = re.fullmatch(r"(?:@(!?)(%?\w+)\s+)?([a-z][\w.:]*)\s*(.*)", text, re.DOTALL)
+        if match is None:
             raise Unknown(f"line {line}: {text[:160]}")
-        negated, predicate, opcode, rest = found.groups()
+        negated, predicate, opcode, rest = match.groups()
         guard = Guard(self.register(predicate), negated == "") if predicate else None
         operands = re.findall(r"\{[^}]*\}|\[[^]]*\]|[^,\s]+", rest)
         try:
@@ -141,8 +141,8 @@ class Parser:
             raise Unknown(f"{opcode}: {error}: line {line}: {text[:160]}") from error
 
     def operand(self, text: str) -> Operand:
-        if text in self.found:
-            return self.found[text]
+        if text in self.registers:
+            return self.registers[text]
         if text.startswith("{"):
             return Vector(tuple(self.operand(part.strip()) for part in text[1:-1].split(",")))
         if text.startswith("["):
@@ -158,20 +158,20 @@ class Parser:
         raise Unknown(f"operand {text}")
 
     def address(self, text: str) -> Address:
-        found = re.fullmatch(r"\[\s*(%?\w+)\s*(?:\+\s*(-?\d+))?\s*\]", text)
-        base = self.operand(found[1]) if found else None
+        match = re.fullmatch(r"\[\s*(%?\w+)\s*(?:\+\s*(-?\d+))?\s*\]", text)
+        base = self.operand(match[1]) if match else None
         if not isinstance(base, Register | Symbol):
             raise Unknown(f"address {text}")
-        return Address(base, int(found[2] or 0))
+        return Address(base, int(match[2] or 0))
 
     def register(self, name: str) -> Register:
-        if name not in self.found:
+        if name not in self.registers:
             kind = self.kinds.get(name.rstrip("0123456789"))
             if kind is None:
                 raise Unknown(f"register {name} was not declared")
             self.keep(name, kind)
-        return self.found[name]
+        return self.registers[name]
 
     def keep(self, name: str, kind: str) -> None:
-        self.found[name] = Register(len(self.code.registers), kind)
+        self.registers[name] = Register(len(self.code.registers), kind)
         self.code.registers.append(kind)

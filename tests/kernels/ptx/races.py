@@ -51,10 +51,10 @@ class Warps:
     def stamps(self, stretch: int, warps: np.ndarray | int) -> np.ndarray | int:
         return stretch * (self.several + 1) + warps
 
-    def others(self, found: np.ndarray, mine: np.ndarray, stretch: int) -> np.ndarray:
-        """Which of the stamps found are of this stretch, but of another warp."""
+    def others(self, stamps: np.ndarray, mine: np.ndarray, stretch: int) -> np.ndarray:
+        """Which of the stamps are of this stretch, but of another warp."""
         first = self.stamps(stretch, 0)
-        return (found >= first) & (found <= first + self.several) & (found != mine)
+        return (stamps >= first) & (stamps <= first + self.several) & (stamps != mine)
 
 
 class Programs:
@@ -107,12 +107,12 @@ class Programs:
         self.counters[counter] = max(level, int(self.level[program])), np.maximum(known, mine)
         self.level[program] += 1
 
-    def said(self, counter: int) -> tuple[int, np.ndarray] | None:
-        """What whoever reads a counter now learns from it."""
+    def knowledge_at(self, counter: int) -> tuple[int, np.ndarray] | None:
+        """The level and the knowledge that a read of the counter gives a program, or None."""
         return self.counters.get(counter)
 
-    def learn(self, program: int, said: tuple[int, np.ndarray] | None) -> None:
-        if said is not None:
-            level, known = said
+    def learn(self, program: int, knowledge: tuple[int, np.ndarray] | None) -> None:
+        if knowledge is not None:
+            level, known = knowledge
             np.maximum(self.known[program], known, out=self.known[program])
             self.level[program] = max(self.level[program], level + 1)

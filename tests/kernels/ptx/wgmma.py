@@ -109,13 +109,13 @@ def multiply(decoder: Decoder, ins: Instruction, columns: str) -> Step:
     warp_groups = [slice(first, first + GROUP) for first in range(0, decoder.threads, GROUP)]
 
     def step(program: Program) -> None:
-        found, flight = [], Flight(used, [])
+        products, flight = [], Flight(used, [])
         for group in warp_groups:
             at = operands(same(a(program)[group]), same(b(program)[group]), n, turned_a, turned_b)
             program.shared.take_off(at.halves)
             flight.halves.append(at.halves)
-            found.append(product(program, at)[fragment(n)])
-        accumulate(program, registers, np.concatenate(found, axis=1), use(program))
+            products.append(product(program, at)[fragment(n)])
+        accumulate(program, registers, np.concatenate(products, axis=1), use(program))
         program.flights.begin(flight)
 
     return step
@@ -130,7 +130,7 @@ def multiply_held(
     used, low, high = frozenset([*registers, *held]), slice(0, None, 2), slice(1, None, 2)
 
     def step(program: Program) -> None:
-        found, flight = [], Flight(used, [])
+        products, flight = [], Flight(used, [])
         words = np.stack([program.registers[register] for register in held])
         for first in range(0, decoder.threads, GROUP):
             group = slice(first, first + GROUP)
@@ -142,8 +142,8 @@ def multiply_held(
             a[rows[low], columns[low]] = from_bfloat16(words[:, group].astype(np.uint16))
             a[rows[high], columns[high]] = from_bfloat16((words[:, group] >> 16).astype(np.uint16))
             halves = program.shared.raw.view(np.uint16)
-            found.append((a @ from_bfloat16(halves[at]).astype(np.float64).T)[fragment(n)])
-        accumulate(program, registers, np.concatenate(found, axis=1), use(program))
+            products.append((a @ from_bfloat16(halves[at]).astype(np.float64).T)[fragment(n)])
+        accumulate(program, registers, np.concatenate(products, axis=1), use(program))
         program.flights.begin(flight)
 
     return step
@@ -161,12 +161,12 @@ def product(program: Program, at: Operands) -> np.ndarray:
     return from_bfloat16(halves[at.a]).astype(np.float64) @ from_bfloat16(halves[at.b]).astype(np.float64).T
 
 
-def accumulate(program: Program, registers: list[int], found: np.ndarray, use: np.ndarray) -> None:
-    """found: registers threads   use: whether to add to what is there, which may be poison"""
+def accumulate(program: Program, registers: list[int], sums: np.ndarray, use: np.ndarray) -> None:
+    """sums: registers threads   use: whether to add to what is there, which may be poison"""
     if use.any():
         before = np.stack([program.registers[register] for register in registers]).view(np.float32)
-        found = found + np.where(use, before, 0)
-    for register, values in zip(registers, found.astype(np.float32).view(np.uint32), strict=True):
+        sums = sums + np.where(use, before, 0)
+    for register, values in zip(registers, sums.astype(np.float32).view(np.uint32), strict=True):
         program.registers[register] = values
 
 

@@ -39,10 +39,10 @@ def test_every_statistic_is_present_and_the_network_unchanged(ham):
     net = Net(ham).train()
     state = {name: value.clone() for name, value in net.state_dict().items()}
     batch = torch.rand(2, 3, 6, 6), torch.randint(0, 4, (2, 6, 6))
-    found = measure_context(net, [batch, batch])
-    assert found == measure_context(net, [batch])
-    assert {"rank_before", "rank90_after", "silent_before", "cosine_one_step", "norm_truncated2"} <= set(found)
-    assert 1 <= found["rank_after"] <= 8
+    statistics = measure_context(net, [batch, batch])
+    assert statistics == measure_context(net, [batch])
+    assert {"rank_before", "rank90_after", "silent_before", "cosine_one_step", "norm_truncated2"} <= set(statistics)
+    assert 1 <= statistics["rank_after"] <= 8
     assert net.training and all(parameter.grad is None for parameter in net.parameters())
     assert all(torch.equal(state[name], value) for name, value in net.state_dict().items())
 
@@ -51,10 +51,10 @@ def test_one_step_kept_is_bptt_for_one_step():
     """VQ's start does not depend on x, so with K = 1 the last step is everything."""
     torch.manual_seed(0)
     net = Net("vq", steps=1, temperature=1.0)
-    found = compare_gradients(net, torch.rand(1, 3, 6, 6), torch.randint(0, 4, (1, 6, 6)), "head.context.ham")
-    assert found["cosine_truncated1"] == pytest.approx(1.0, abs=1e-6)
-    assert found["norm_truncated1"] == pytest.approx(1.0, abs=1e-6)
-    assert found["cosine_one_step"] < 1
+    statistics = compare_gradients(net, torch.rand(1, 3, 6, 6), torch.randint(0, 4, (1, 6, 6)), "head.context.ham")
+    assert statistics["cosine_truncated1"] == pytest.approx(1.0, abs=1e-6)
+    assert statistics["norm_truncated1"] == pytest.approx(1.0, abs=1e-6)
+    assert statistics["cosine_one_step"] < 1
 
 
 def test_an_exploded_bptt_leaves_no_nan_behind(monkeypatch):
@@ -88,29 +88,29 @@ def test_the_rank_of_attention_is_that_of_its_matrix(name, options, heads):
     n, m = 36, 9 if options.get("pool") else 36
     assert maps.shape == (2, heads, n, m)
     torch.testing.assert_close(maps.sum(3), torch.ones(2, heads, n))
-    found = measure_context(net, [(images, labels)])
+    statistics = measure_context(net, [(images, labels)])
     matrices = maps.flatten(0, 1).double().detach().numpy()
     sizes = np.linalg.svd(matrices, compute_uv=False) ** 2
     shares = sizes / sizes.sum(1, keepdims=True)
-    assert found["rank_attention"] == pytest.approx(np.exp(scipy.special.entr(shares).sum(1)).mean(), rel=1e-6)
-    assert found["numerical_attention"] == (sizes > (36 * 2.0**-23) ** 2 * sizes[:, :1]).sum(1).mean()
-    assert found["spectrum_attention"][COUNTS.index(4)] == pytest.approx(shares[:, :4].sum(1).mean(), abs=1e-5)
-    assert found["spectrum_attention"][-1] == pytest.approx(1, abs=1e-6)
-    assert (found["positions"], found["channels"]) == (36, 8) and "rank_ham" not in found
+    assert statistics["rank_attention"] == pytest.approx(np.exp(scipy.special.entr(shares).sum(1)).mean(), rel=1e-6)
+    assert statistics["numerical_attention"] == (sizes > (36 * 2.0**-23) ** 2 * sizes[:, :1]).sum(1).mean()
+    assert statistics["spectrum_attention"][COUNTS.index(4)] == pytest.approx(shares[:, :4].sum(1).mean(), abs=1e-5)
+    assert statistics["spectrum_attention"][-1] == pytest.approx(1, abs=1e-6)
+    assert (statistics["positions"], statistics["channels"]) == (36, 8) and "rank_ham" not in statistics
     common = matrices.mean(1, keepdims=True)  # what every position takes
     left = np.linalg.svd(matrices - common, compute_uv=False) ** 2
     left_shares = left / left.sum(1, keepdims=True)
-    assert found["rank_centred"] == pytest.approx(np.exp(scipy.special.entr(left_shares).sum(1)).mean(), rel=1e-6)
+    assert statistics["rank_centred"] == pytest.approx(np.exp(scipy.special.entr(left_shares).sum(1)).mean(), rel=1e-6)
     in_common = n * np.square(common).sum((1, 2)) / np.square(matrices).sum((1, 2))
-    assert found["common_attention"] == pytest.approx(in_common.mean(), rel=1e-6)
+    assert statistics["common_attention"] == pytest.approx(in_common.mean(), rel=1e-6)
 
 
 def test_the_output_of_a_ham_has_at_most_its_rank():
     torch.manual_seed(0)
-    found = measure_context(Net("nmf"), [(torch.rand(2, 3, 6, 6), torch.randint(0, 4, (2, 6, 6)))])
-    assert found["bound"] == 2 and found["numerical_ham"] <= 2 and 1 <= found["rank_ham"] <= 2
-    assert found["spectrum_ham"][1] == pytest.approx(1, abs=1e-6)
-    assert "rank_attention" not in found
+    statistics = measure_context(Net("nmf"), [(torch.rand(2, 3, 6, 6), torch.randint(0, 4, (2, 6, 6)))])
+    assert statistics["bound"] == 2 and statistics["numerical_ham"] <= 2 and 1 <= statistics["rank_ham"] <= 2
+    assert statistics["spectrum_ham"][1] == pytest.approx(1, abs=1e-6)
+    assert "rank_attention" not in statistics
 
 
 def test_the_authors_nmf_from_the_same_dictionary_has_the_same_rank(monkeypatch):

@@ -30,11 +30,11 @@ def by_hand(net, images, strategy, seed):
     for parameter in (*stem.parameters(), *net.parameters()):
         torch.nn.init.normal_(parameter, std=0.3)
     whole = torch.nn.Sequential(stem, net)
-    given = []
-    net.ham.register_forward_pre_hook(lambda _, args: (args[0].retain_grad(), given.append(args[0]))[0])
+    ham_inputs = []
+    net.ham.register_forward_pre_hook(lambda _, args: (args[0].retain_grad(), ham_inputs.append(args[0]))[0])
     torch.manual_seed(seed)
     whole(images).square().sum().backward()
-    return whole, torch.cat([p.grad.flatten() for p in whole.parameters()]), given[0].grad.flatten()
+    return whole, torch.cat([p.grad.flatten() for p in whole.parameters()]), ham_inputs[0].grad.flatten()
 
 
 @pytest.mark.parametrize("ham", ["nmf", "vq", "cd"])
@@ -54,10 +54,10 @@ def test_norms_and_cosines_match_each_strategy_computed_separately(ham):
         reference = alone["bptt"][at].double()
         for strategy in STRATEGIES:
             key = f"{place}_{strategy.replace(':', '').replace('-', '_')}"
-            own = alone[strategy][at].double()
-            assert measured[f"norm_{key}"] == pytest.approx(own.norm().item(), rel=1e-4)
+            gradient = alone[strategy][at].double()
+            assert measured[f"norm_{key}"] == pytest.approx(gradient.norm().item(), rel=1e-4)
             if strategy != "bptt":
-                expected = torch.nn.functional.cosine_similarity(own, reference, dim=0).item()
+                expected = torch.nn.functional.cosine_similarity(gradient, reference, dim=0).item()
                 assert measured[f"cosine_{key}"] == pytest.approx(expected, abs=1e-4)
     assert measured["cosine_weights_one_step"] < 1 - 1e-6
 

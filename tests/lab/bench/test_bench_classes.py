@@ -44,12 +44,12 @@ def test_rows_have_consistent_fields(rows):
 
 
 def test_network_and_batch_match_the_recipe():
-    recipe, own = cifar10_classes(), classes.ClassifierPlan({"none": {}})
+    recipe, defaults = cifar10_classes(), classes.ClassifierPlan({"none": {}})
     requested = commands.BENCHMARKS["classes"].options
     for option in ("backbone", "stem", "after"):
-        assert getattr(own, option) == requested[option].default == getattr(recipe.model, option)
-    assert own.batch == requested["batch"].default == recipe.batch and own.sizes == (recipe.data.size,)
-    assert own.num_classes == requested["num_classes"].default
+        assert getattr(defaults, option) == requested[option].default == getattr(recipe.model, option)
+    assert defaults.batch == requested["batch"].default == recipe.batch and defaults.sizes == (recipe.data.size,)
+    assert defaults.num_classes == requested["num_classes"].default
     built = classes.ClassifierRace(plan("nmf"), 32).create("nmf").net.config
     assert (built["gate"], built["size"], built["context"]) == (recipe.model.gate, 32, "nmf")
 

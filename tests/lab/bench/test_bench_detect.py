@@ -19,8 +19,8 @@ SMALL = {"channels": 16, "hidden": 16, "sampled": 16, "proposals": 20}
 
 def plan(*contexts, **options):
     variants = {name: model_options(name) for name in contexts}
-    own = {"sizes": (64, 128), "backbone": "tiny", "batch": 1, "repeats": 1, "options": SMALL}
-    return detect.DetectorPlan(variants, **(own | options))
+    defaults = {"sizes": (64, 128), "backbone": "tiny", "batch": 1, "repeats": 1, "options": SMALL}
+    return detect.DetectorPlan(variants, **(defaults | options))
 
 
 @pytest.fixture(scope="module")

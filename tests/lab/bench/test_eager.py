@@ -24,24 +24,24 @@ def problem(name: str) -> DecompositionInputs:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", authors_reference.SOLVERS)
 def test_authors_reference_matches_the_library(name: str, mode: str) -> None:
-    given = problem(name)
-    ours = MODES[mode](given, rivals.library_solver(name, RANK, STEPS))
-    theirs = MODES[mode](given, rivals.authors_solver(name, STEPS))
+    inputs = problem(name)
+    ours = MODES[mode](inputs, rivals.library_solver(name, RANK, STEPS))
+    theirs = MODES[mode](inputs, rivals.authors_solver(name, STEPS))
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
 def test_sklearn_matches_the_library() -> None:
-    given = problem("nmf")
+    inputs = problem("nmf")
     contender = rivals.sklearn_contender(STEPS)
-    result = contender.run(*contender.prepare(given))
-    expected = authors_reference.nmf(given.x, given.bases, STEPS).bases
+    result = contender.run(*contender.prepare(inputs))
+    expected = authors_reference.nmf(inputs.x, inputs.bases, STEPS).bases
     torch.testing.assert_close(torch.stack([torch.from_numpy(h).mT for h in result]), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_attention_contender_has_eight_heads() -> None:
-    given = problem("vq")
+    inputs = problem("vq")
     contender = rivals.attention_contender()
-    assert contender.run(*contender.prepare(given)).shape == (2, 8, 37, 2)
+    assert contender.run(*contender.prepare(inputs)).shape == (2, 8, 37, 2)
 
 
 PLAN = CorePlan(sizes=(32,), dim=16, rank=4, hams=("nmf",))

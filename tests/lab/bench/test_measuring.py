@@ -59,11 +59,11 @@ def test_race_interleaves_contenders_on_the_same_inputs() -> None:
     inputs = iter(range(100))
 
     def runner(name: str) -> Contender:
-        return Contender(lambda given: (given,), lambda given: calls.append((name, given)))
+        return Contender(lambda number: (number,), lambda number: calls.append((name, number)))
 
     race({name: runner(name) for name in "abc"}, lambda: next(inputs), repeats=5, warmup=1, pause=0)
-    assert [given for _, given in calls] == [turn for turn in range(6) for _ in "abc"]
-    rounds = ["".join(name for name, given in calls if given == turn) for turn in range(6)]
+    assert [number for _, number in calls] == [turn for turn in range(6) for _ in "abc"]
+    rounds = ["".join(name for name, number in calls if number == turn) for turn in range(6)]
     assert all(sorted(order) == list("abc") for order in rounds)
     assert len(set(rounds)) > 1  # no contender always follows the same rival
 

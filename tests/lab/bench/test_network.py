@@ -43,7 +43,7 @@ def test_ratios_compare_steps_of_the_same_round(monkeypatch):
     orders = []
 
     def clock(step, args, device):
-        name = next(name for name, own in race.steps.items() if own is step)
+        name = next(name for name, candidate in race.steps.items() if candidate is step)
         orders.append(name)
         return next(times[name])
 

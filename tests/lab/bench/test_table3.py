@@ -227,7 +227,7 @@ def test_block_alternates_inputs_and_drops_gradients(monkeypatch):
     monkeypatch.setattr(one, "train", spy)
     monkeypatch.setattr(timed_module, "time_call", lambda run, args, device: (run(*args), 12.0)[1])
     assert one.samples("train", 2, calls=4) == [3.0, 3.0]  # of one call
-    assert [any(x is own for own in one.inputs) for x, _ in seen] == [True] * 8
+    assert [any(x is expected for expected in one.inputs) for x, _ in seen] == [True] * 8
     assert all(a is not b for (a, _), (b, _) in itertools.pairwise(seen))
     assert not any(grad for _, grad in seen)
     assert all(p.grad is not None for p in one.parameters)  # of the last, after the clock has stopped
@@ -466,14 +466,14 @@ def lines(path):
 
 
 def test_command_writes_rows_and_a_figure(tmp_path, monkeypatch, capsys):
-    result, picture = tmp_path / "rows.jsonl", tmp_path / "deep" / "plot.png"
+    result, plot = tmp_path / "rows.jsonl", tmp_path / "deep" / "plot.png"
     sizes = ("--modules", "nmf,a2", "--sizes", "64,256", "--channels", 16)
-    files = ("--json", result, "--plot", picture, "--csv", tmp_path / "rows.csv")
+    files = ("--json", result, "--plot", plot, "--csv", tmp_path / "rows.csv")
     assert command(monkeypatch, *sizes, *files) == 0
     assert [line["module"] for line in lines(result)] == ["nmf", "a2"] * 2
     header, *rest = (tmp_path / "rows.csv").read_text().splitlines()
     assert header.startswith("module,n,params,macs,infer_ms") and len(rest) == 4
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert plot.read_bytes().startswith(b"\x89PNG")
     shown = capsys.readouterr().out
     assert "a2" in shown and "growth" in shown
 

@@ -31,9 +31,11 @@ def test_overlapping_times_are_inconclusive():
     def rows(iqr):
         common = {"dtype": "float32", "n": 16384, "hardware": "H", "infer_mb": 1, "train_mb": 1}
         return [
-            common | {"module": module} | {f"{mode}_{key}": value for mode in ("infer", "train") for key, value in own}
+            common
+            | {"module": module}
+            | {f"{mode}_{key}": value for mode in ("infer", "train") for key, value in times}
             for module, ms in (("sa-materialised", 12.0), ("nmf", 10.0), ("vq", 10.0), ("cd", 10.0))
-            for own in [(("ms", ms), ("ms_iqr", iqr), ("repeats", 20))]
+            for times in [(("ms", ms), ("ms_iqr", iqr), ("repeats", 20))]
         ]
 
     claim = next(claim for claim in CLAIMS if claim.id == "cost-time")

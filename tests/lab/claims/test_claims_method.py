@@ -36,7 +36,7 @@ def rows(recipe="voc-animals", device="cuda", **cells):
 
 
 def judge(rule, **files):
-    return judge_miou(Results({f"ablation_toy_{name}": own for name, own in files.items()}), [SOURCE], rule)
+    return judge_miou(Results({f"ablation_toy_{name}": rows for name, rows in files.items()}), [SOURCE], rule)
 
 
 def test_interval_matches_students_t_by_hand():

@@ -18,9 +18,9 @@ from hamburger_lab.claims.tables import as_rows, claims_markdown, judge_all, res
 
 def test_detectable_effect_is_half_the_interval(committed, text):
     rows = as_rows(judge_all(committed))
-    assert all((row["could_tell"] is not None) == (row["ci"] is not None) for row in rows if row["unit"] == "points")
+    assert all((row["detectable"] is not None) == (row["ci"] is not None) for row in rows if row["unit"] == "points")
     row = next(row for row in rows if row["id"] == "gradient-cd")
-    assert row["could_tell"] == pytest.approx((row["ci"][1] - row["ci"][0]) / 2, rel=1e-2)
+    assert row["detectable"] == pytest.approx((row["ci"][1] - row["ci"][0]) / 2, rel=1e-2)
     assert "detectable" in claims_markdown(committed) and "detectable" in text
 
 
@@ -41,9 +41,9 @@ def test_crowded_forest_plot_draws_the_weakest_of_every_ham(committed, text):
     drawn = select_drawn(every)
     assert len(every) == 36 and len(drawn) == 24
     for ham in ("nmf", "vq", "cd"):
-        own = sorted((f for _, f in every if f.label.startswith(ham)), key=lambda f: f.support)
+        findings = sorted((f for _, f in every if f.label.startswith(ham)), key=lambda f: f.support)
         kept = [f for _, f in drawn if f.label.startswith(ham)]
-        assert kept == own[: len(kept)] and len(kept) == 8
+        assert kept == findings[: len(kept)] and len(kept) == 8
     assert [f.support for _, f in drawn] == sorted(f.support for _, f in drawn)
     figure = text.partition('data-figure="steps-same"')[2].partition("</svg>")[0]
     assert all(f">{ham}-k" in figure for ham in ("nmf", "vq", "cd"))

@@ -209,7 +209,7 @@ def everything():
     files["gradients_h200"] = [row | about for row in gradient_rows(one_step=(1, 4, 2, 2), bptt=(2, 8, 3, 9))]
     entry = {"run": "nmf-seed0", "image": "val-1", "pixels": None, "channels": [], "atoms": []}
     entry["channels"] = [{"place": 1, "of": 8, "sizes": [1.0, 2.0], "maps": "data:image/png;base64,AAAA"}]
-    return Results(files, {"pictures_patchwork_cpu": {"data": "patchwork", "entries": [entry]}})
+    return Results(files, {"feature_maps_patchwork_cpu": {"data": "patchwork", "entries": [entry]}})
 
 
 def test_every_claim_gets_a_verdict_from_complete_rows():

@@ -14,9 +14,9 @@ def study(*cases):
     """Solves of three seeds each; `cases`: L_h, and whether all the conclusions hold."""
     rows = [
         {"input": "map", "ham": f"ham {place}", "temperature": None, "seed": seed, "L_h": lipschitz, "L_G": 1.0}
-        | {"settled at": 9 if fine else None, "rate": 0.5, "radius settled": 0.5, "at one": 0}
-        | {"proposition-2 distance K=settled": 0.0 if fine else 1.0, "dy/dh0": 0.0 if fine else 1.0}
-        | {"through sweeps": 0.5 if fine else 2.0, "bound": 1.0 if lipschitz < 1 else None}
+        | {"converged at": 9 if fine else None, "rate": 0.5, "radius final": 0.5, "at one": 0}
+        | {"proposition-2 distance K=final": 0.0 if fine else 1.0, "dy/dh0": 0.0 if fine else 1.0}
+        | {"through steps": 0.5 if fine else 2.0, "bound": 1.0 if lipschitz < 1 else None}
         | {"envelope": 0.5 if fine else 2.0, "one-step cosine K=6": 0.9, "truncated:1 cosine K=6": 0.9}
         for place, (lipschitz, fine) in enumerate(cases)
         for seed in range(3)

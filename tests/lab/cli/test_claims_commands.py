@@ -83,7 +83,9 @@ def test_claims_only_prints_one_claim_and_suggests_names(tmp_path):
     assert output.exit_code == 0 and "command: ham ablate parts" in output.stdout
     row = {"recipe": "patchwork", "steps": 9, "hardware": "H"}
     scores = {"whole": (0.51, 0.52, 0.53), "without-ham": (0.5, 0.5, 0.5)}
-    made = [row | {"cell": c, "seed": i, "miou": s} for c, own in scores.items() for i, s in enumerate(own)]
+    made = [
+        row | {"cell": c, "seed": i, "miou": s} for c, cell_scores in scores.items() for i, s in enumerate(cell_scores)
+    ]
     (tmp_path / "ablation_parts_x.jsonl").write_text("".join(json.dumps(one) + "\n" for one in made))
     output = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"])
     assert "detectable: 2.48 points, of whole - without-ham" in output.stdout

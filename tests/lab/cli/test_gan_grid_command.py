@@ -70,9 +70,11 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     words += ["--device", "cpu", "--json", rows]
     status, out, err = ham(*words, "--jobs", 2)
     assert status == 0, err
-    found = sorted((json.loads(line) for line in rows.read_text().splitlines()), key=lambda each: each["context"])
-    assert [each["context"] for each in found] == ["none", "ylg"]  # rows are in the order in which runs finished
-    assert all({"frechet", "kid", "seconds_per_step", "peak_mb", "hardware", "commit"} <= each.keys() for each in found)
+    results = sorted((json.loads(line) for line in rows.read_text().splitlines()), key=lambda each: each["context"])
+    assert [each["context"] for each in results] == ["none", "ylg"]  # rows are in the order in which runs finished
+    assert all(
+        {"frechet", "kid", "seconds_per_step", "peak_mb", "hardware", "commit"} <= each.keys() for each in results
+    )
     assert "ylg" in out and "frechet[Means@32]" in out
     assert f"wrote {tmp_path / 'runs' / 'samples.png'}, from the top: none, ylg" in " ".join(err.split())
     with Image.open(tmp_path / "runs" / "samples.png") as shown:
@@ -91,11 +93,11 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "my_means")
     assert ham(*other)[0] == 0
     again = {each["context"]: each for each in map(json.loads, (tmp_path / "other.jsonl").read_text().splitlines())}
-    assert all(again[each["context"]]["extractor"] == each["extractor"] for each in found)
-    assert all(again[each["context"]]["frechet"] != each["frechet"] for each in found)
+    assert all(again[each["context"]]["extractor"] == each["extractor"] for each in results)
+    assert all(again[each["context"]]["frechet"] != each["frechet"] for each in results)
     result = tmp_path / "runs" / "ylg-seed0" / "result.json"
     trained = json.loads(result.read_text())
-    assert trained["data_sha256"] == found[1]["data_sha256"] and trained["split"] == "train"
+    assert trained["data_sha256"] == results[1]["data_sha256"] and trained["split"] == "train"
     result.write_text(json.dumps({**trained, "data_sha256": "0" * 64}))
     status, _, err = ham(*words)
     assert status == 2 and "ylg-seed0 was trained on other images (sha256 000000000000)" in err
@@ -105,7 +107,7 @@ def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     assert status == 0 and "ylg" in out, err
     assert not (tmp_path / "runs" / "ylg-seed0").exists()
     # rows of a changed recipe do not count
-    kept = [{**each, "recipe_hash": "before"} if each["context"] == "ylg" else each for each in found]
+    kept = [{**each, "recipe_hash": "before"} if each["context"] == "ylg" else each for each in results]
     rows.write_text("".join(json.dumps(each) + "\n" for each in kept))
 
     def fail_grid(waiting, *_, **__):

@@ -94,8 +94,8 @@ def test_voc_instances_converts_objects_to_coco(instances, tmp_path):
     content = json.loads((tmp_path / "coco" / "annotations" / "instances_val.json").read_text())
     assert content["images"] == [{"id": 0, "file_name": "img4.png", "height": 24, "width": 32}]
     assert content["categories"] == [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
-    found = [(each["category_id"], each["bbox"], each["area"]) for each in content["annotations"]]
-    assert found == [(1, [3, 2, 6, 10], 59), (2, [12, 6, 10, 14], 140), (1, [24, 0, 8, 8], 64)]
+    actual = [(each["category_id"], each["bbox"], each["area"]) for each in content["annotations"]]
+    assert actual == [(1, [3, 2, 6, 10], 59), (2, [12, 6, 10, 14], 140), (1, [24, 0, 8, 8], 64)]
     split = CocoSet("val", root=tmp_path / "coco")
     assert split.problems() == [] and not split[0].masks[0, 2, 3] and split[0].masks[1, 6:20, 12:22].all()
 
@@ -187,7 +187,7 @@ def test_voc_352_labels_scores_every_object_by_its_size(tmp_path):
     rows.write_text('{"cell": "nmf", "seed": 0}\n')
     script.main([str(tmp_path / "maps.tar"), "--cell=nmf", "--seed=0", f"--data={tmp_path}", f"--json={rows}"])
     (row,) = read_rows(rows)
-    sizes = {size: (found["objects"], found["mean_recall"]) for size, found in row["objects"].items()}
+    sizes = {size: (counts["objects"], counts["mean_recall"]) for size, counts in row["objects"].items()}
     assert sizes["above 20 %"] == (1, 39 / 49) and sizes["below 1 %"] == (1, 0.0)
     assert sizes["1 to 5 %"] == sizes["5 to 20 %"] == (0, None)
     # IoU by hand: background 148 / 158, cat 39 / (39 + 10 missed + 2 of the dog), dog 0

@@ -20,9 +20,9 @@ def test_extractors_by_name(tmp_path):
         create_extractor("inceptio")
     with pytest.raises(OptionError, match=r"gan fid: there is no file --weights .*none\.pth"):
         create_extractor("inception", tmp_path / "none.pth")
-    own = create_extractor("gan_run:Means", size=8)
-    assert own.label.startswith("Means@8 bilinear-antialias sha256:")
-    assert own.version is None
+    extractor = create_extractor("gan_run:Means", size=8)
+    assert extractor.label.startswith("Means@8 bilinear-antialias sha256:")
+    assert extractor.version is None
     with pytest.raises(OptionError, match="gan_run:Nothing"):
         create_extractor("gan_run:Nothing")
 

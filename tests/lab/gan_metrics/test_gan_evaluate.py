@@ -41,13 +41,13 @@ def test_distances_match_those_of_the_features(run, means, tmp_path):
     images = load_images(open_source("figures", "train", size=16, length=40))
     measure = MeasureSettings(samples=30, compared=20, subsets=4, batch=7)
     real = measure_real(images, means, measure, device=CPU, cache=tmp_path)
-    found = measure_generator(generator, real, means, measure, device=CPU)
+    distances = measure_generator(generator, real, means, measure, device=CPU)
     from hamburger.generation.sampling import sample
 
     theirs = means(torch.from_numpy(np.array(images.images)))
     ours = means(to_bytes(sample(generator, 30, seed=0)))
-    assert found.frechet == pytest.approx(frechet_distance(fit_gaussian(theirs), fit_gaussian(ours)), rel=1e-4)
-    assert found.name == "frechet[means@8]" and (found.real, found.fake) == (40, 30)
+    assert distances.frechet == pytest.approx(frechet_distance(fit_gaussian(theirs), fit_gaussian(ours)), rel=1e-4)
+    assert distances.name == "frechet[means@8]" and (distances.real, distances.fake) == (40, 30)
 
     again = measure_real(
         images, means, measure, device=CPU, cache=tmp_path, progress=lambda *_: pytest.fail("read again")

@@ -33,11 +33,11 @@ def borders_by_hand(target, radius):
 @pytest.mark.parametrize("holes", [0.0, 0.4, 0.9])
 def test_a_border_is_where_a_window_has_two_classes(radius, holes):
     target = labels(holes=holes)
-    found = find_borders(target, radius=radius)
-    assert torch.equal(found, borders_by_hand(target, radius))
-    assert found.dtype == target.dtype
+    actual = find_borders(target, radius=radius)
+    assert torch.equal(actual, borders_by_hand(target, radius))
+    assert actual.dtype == target.dtype
     if holes < 0.5:
-        assert {0, 1} <= set(found.unique().tolist())
+        assert {0, 1} <= set(actual.unique().tolist())
 
 
 def test_an_unlabelled_band_is_a_border_but_padding_is_not():

@@ -33,8 +33,8 @@ def by_hand(logits, target):
 
 def test_present_is_the_set_of_labels_without_255():
     target = labels()
-    found = find_present_classes(target, 6)
-    for row, image in zip(found.tolist(), target, strict=True):
+    present = find_present_classes(target, 6)
+    for row, image in zip(present.tolist(), target, strict=True):
         assert {c for c, yes in enumerate(row) if yes} == set(image.unique().tolist()) - {255}
 
 

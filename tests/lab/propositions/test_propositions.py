@@ -58,9 +58,9 @@ def test_linear_ham_contracts_by_its_constant():
     x, bases, _ = solve_of(Linear())
     result = measure_contraction(x, Linear(), bases, 60)
     assert result.rate == pytest.approx(0.5, rel=1e-3)
-    assert max(result.ratios) <= 0.5 + 1e-4  # the last moves have four digits above round-off
-    assert result.settled(1e-10) < 40
-    assert result.settled(0.0) is None or result.settled(0.0) > 40
+    assert max(result.ratios) <= 0.5 + 1e-4  # the last updates have four digits above round-off
+    assert result.find_convergence_step(1e-10) < 40
+    assert result.find_convergence_step(0.0) is None or result.find_convergence_step(0.0) > 40
 
 
 def test_linear_ham_has_the_spectrum_of_its_matrix():

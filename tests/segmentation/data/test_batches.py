@@ -98,10 +98,10 @@ def test_without_augmentation_batches_are_the_images():
 
 
 def test_auto_keeps_what_fits(monkeypatch):
-    assert batches().kept is not None
+    assert batches().resident_samples is not None
     assert loader.estimated_bytes(batches().read, len(SCENES)) == 10 * 32 * 32 * 4
     monkeypatch.setattr(loader, "CPU_BYTES", 10 * 32 * 32 * 4)
-    assert batches().kept is None  # not less than the limit
+    assert batches().resident_samples is None  # not less than the limit
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -151,7 +151,7 @@ def test_an_empty_split_cannot_train(tmp_path):
 @pytest.mark.gpu
 def test_the_gpu_keeps_the_set_and_gives_the_same_batches():
     here, there = batches(), batches(device="cuda")
-    assert there.kept is not None and there.kept.pixels.is_cuda
+    assert there.resident_samples is not None and there.resident_samples.pixels.is_cuda
     for (a,), (b,), (c,) in zip(
         here.run(0, 4), there.run(0, 4), batches(device="cuda", resident="no", workers=2).run(0, 4), strict=True
     ):

@@ -122,10 +122,10 @@ def test_a_mismatch_by_exif_rotation_is_explained(tmp_path):
 
 def test_findings_count_pixels_and_sizes(tmp_path):
     fake_datasets.folder(tmp_path, ids=4)
-    found = check_dataset(create_dataset("folder", "train", tmp_path))
+    findings = check_dataset(create_dataset("folder", "train", tmp_path))
     labels = np.stack([np.array(Image.open(tmp_path / "labels" / f"img{i}.png")) for i in range(3)])
-    assert found.pixels == [int((labels == value).sum()) for value in (0, 1, 2, 255)]
-    assert found.sizes == {fake_datasets.SIZE: 3}
+    assert findings.pixels == [int((labels == value).sum()) for value in (0, 1, 2, 255)]
+    assert findings.sizes == {fake_datasets.SIZE: 3}
 
 
 def test_every_check_reads_the_files_again(tmp_path):
@@ -138,5 +138,5 @@ def test_every_check_reads_the_files_again(tmp_path):
 
 @pytest.mark.parametrize("name", [n for n in datasets.names() if n.startswith("patchwork")])
 def test_generated_sets_are_valid(name):
-    found = check_dataset(create_dataset(name, "val", length=12))
-    assert sum(found.pixels) == 12 * 64 * 64 and found.pixels[-1] == 0 and found.sizes == {(64, 64): 12}
+    findings = check_dataset(create_dataset(name, "val", length=12))
+    assert sum(findings.pixels) == 12 * 64 * 64 and findings.pixels[-1] == 0 and findings.sizes == {(64, 64): 12}

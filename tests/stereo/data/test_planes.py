@@ -104,11 +104,11 @@ def test_visibility_matches_the_right_view():
         y, x = np.meshgrid(np.arange(64.0), np.arange(128.0), indexing="ij")
         nearest, _, disparity = render_view(surfaces, x, y, right=False)
         there = x - disparity
-        found, points, _ = render_view(surfaces, there, y, right=True)
+        surface, points, _ = render_view(surfaces, there, y, right=True)
         inside = (there >= 0) & (there <= 127)
-        expected = inside & (found == nearest)
+        expected = inside & (surface == nearest)
         assert np.mean(expected != sample.seen.numpy()) < 1e-3  # on an edge, rounding decides
-        same = expected & (found == nearest)
+        same = expected & (surface == nearest)
         assert np.abs(points - x)[same].max() < 1e-9
         assert np.array_equal(sample.disparity.numpy(), disparity.astype(np.float32))
 

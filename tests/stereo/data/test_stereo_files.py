@@ -63,9 +63,9 @@ def test_every_middlebury_layout(tmp_path):
         assert np.array_equal(sample.disparity.numpy(), truths[id]), id
         assert not np.array_equal(sample.left.numpy(), sample.right.numpy())
         assert sample.seen is None
-    found = check_stereo(data)
-    assert found.sizes == {(fake_stereo.H, fake_stereo.W): 5} and found.largest == 8
-    assert found.known == pytest.approx(np.mean([values > 0 for values in truths.values()]))
+    findings = check_stereo(data)
+    assert findings.sizes == {(fake_stereo.H, fake_stereo.W): 5} and findings.largest == 8
+    assert findings.known == pytest.approx(np.mean([values > 0 for values in truths.values()]))
     assert create_stereo_set("middlebury", "val", tmp_path, scale=2)[1].disparity.max() == 4  # art
 
 

@@ -159,9 +159,9 @@ def augment_scene(
     colours = torch.lerp(upper, lower, y_share[:, None]) / 255
     image = torch.where(inside, colours, upload(list(background), device)[:, None, None])
     masks = scene.masks[:, y_near][..., x_near] & inside
-    kept = ~scene.crowd & (masks.flatten(1).sum(1) >= MIN_PIXELS)
-    masks = masks[kept]
-    return image, {"boxes": find_boxes(masks), "labels": scene.labels[kept] + 1, "masks": masks.to(torch.uint8)}
+    keep = ~scene.crowd & (masks.flatten(1).sum(1) >= MIN_PIXELS)
+    masks = masks[keep]
+    return image, {"boxes": find_boxes(masks), "labels": scene.labels[keep] + 1, "masks": masks.to(torch.uint8)}
 
 
 from hamburger.detection.data import coco, shapes  # noqa: E402, F401 - registers the sets, which import this file

@@ -131,8 +131,8 @@ class CocoSet(DetectionSet):
             masks[i] = read_mask(annotation["segmentation"], (h, w))
             left, top, width, height = annotation["bbox"]
             boxes[i] = np.clip([left, top, left + width, top + height], 0, [w, h, w, h])
-        given = [annotation.get("area") for annotation in annotations]
-        areas = [mask.sum() if area is None else area for area, mask in zip(given, masks, strict=True)]
+        stated_areas = [annotation.get("area") for annotation in annotations]
+        areas = [mask.sum() if area is None else area for area, mask in zip(stated_areas, masks, strict=True)]
         return Scene(
             image,
             torch.from_numpy(boxes),

@@ -68,8 +68,10 @@ def make_context(context: str | nn.Module | None, channels: int, options: Mappin
     if isinstance(context, str):
         return create_context(context, channels, **with_authors_version(context, options))
     if options:
-        given = "no context" if context is None else f"a {type(context).__name__} instance"
-        raise OptionError(f"HamNet: context_options {sorted(options)} need a context by name (got {given}); omit them")
+        description = "no context" if context is None else f"a {type(context).__name__} instance"
+        raise OptionError(
+            f"HamNet: context_options {sorted(options)} need a context by name (got {description}); omit them"
+        )
     if context is None:
         return nn.Identity()
     if not isinstance(context, nn.Module):

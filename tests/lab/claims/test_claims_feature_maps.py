@@ -41,10 +41,10 @@ def test_channels_are_evenly_spaced_by_energy():
     assert opened(result[0]["maps"]).size == (4 + 1 + 4, 3)
 
 
-def test_pictures_command_writes_what_the_page_shows(tmp_path):
+def test_feature_maps_command_writes_what_the_page_shows(tmp_path):
     runs = [saved(tmp_path / name, name) for name in ("nmf", "sa")]
-    target = tmp_path / "pictures_patchwork_cpu.json"
-    result = CliRunner().invoke(app, ["pictures", *map(str, runs), "--json", str(target), "--images", "2"])
+    target = tmp_path / "feature_maps_patchwork_cpu.json"
+    result = CliRunner().invoke(app, ["feature-maps", *map(str, runs), "--json", str(target), "--images", "2"])
     assert result.exit_code == 0, result.output
     study = json.loads(target.read_text())
     assert [(entry["run"], len(entry["atoms"])) for entry in study["entries"]] == [("nmf", 6)] * 2 + [("sa", 0)] * 2
