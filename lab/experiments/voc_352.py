@@ -155,6 +155,7 @@ def run_cell(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     torch.backends.cudnn.benchmark = False  # the sizes of the images vary: trying algorithms for each takes minutes
     with nullcontext() if arguments.labels is None else tarfile.open(arguments.labels, "w") as archive:
         row["single"] = score(net, split, info, SINGLE_SCALE, labels=archive, **options)
+    row["miou"] = row["single"]["miou"]  # what the verdicts compare
     yield row
     row["multi"] = score(net, split, info, MULTI_SCALE, **options)
     yield row

@@ -38,7 +38,10 @@ def read_json_lines(path: Path, call: str) -> list[Row]:
 # -- checks ----------------------------------------------------------------------------------------------------------
 
 SCORED = {"recipe", "seed", "steps", "hardware"}
-SCORE_FIELDS = {"ablation_": SCORED | {"cell"}, "segmentation_": SCORED | {"context"}}
+SCORE_FIELDS = {
+    **{"ablation_": SCORED | {"cell"}, "segmentation_": SCORED | {"context"}},
+    "voc352_": SCORED | {"cell", "miou"},
+}
 COST_FIELDS = {
     "gradients_": {"ham", "grad", "n", "steps", "hardware", "ms", "ms_iqr", "mb", "refused", "repeats"}
     | {"d", "r", "b", "dtype"},

@@ -32,7 +32,11 @@ CLAIMS = (
         command=COMMAND,
         judge=partial(
             judge_miou,
-            sources=[parts_source("whole", "baseline"), *contexts_sources("nmf", "baseline")],
+            sources=[
+                parts_source("whole", "baseline"),
+                *contexts_sources("nmf", "baseline"),
+                RowSource("voc352_", (CellPair("nmf", "none"),)),
+            ],
             rule=beats_paper_gain(2.1),
         ),
     ),
