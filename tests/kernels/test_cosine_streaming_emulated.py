@@ -58,7 +58,7 @@ def solve(
     ham, b, d, n, r, steps, programs,
     *, images=None, channels_last=False, dtype=torch.float32, product=True, beta=BETA, spoil=lambda x: None, start=None,
 ):  # fmt: skip
-    """->   x, bases, and what came of them: D, C, D C, and for CD what the gradient needs"""
+    """->   x, bases, and the result: D, C, D C, and for CD what the gradient needs"""
     start = start or Emulated()
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
@@ -120,7 +120,7 @@ def test_values(ham, sizes, more):
 
 @pytest.mark.parametrize("d, r, beta", [(500, 64, 0.1), (200, 100, 0.01)])
 def test_ridge_kernel_matches_torch(d, r, beta):
-    """Of bases that all but coincide, one of them zero."""
+    """Nearly equal bases, one of them zero."""
     draw = torch.Generator().manual_seed(0)
     moved = torch.randn(2, d, 1, generator=draw) + 0.3 * torch.randn(2, d, r, generator=draw)
     moved[:, :, 3] = 0

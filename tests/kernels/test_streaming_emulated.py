@@ -37,7 +37,7 @@ def solve(
     b, d, n, r, steps, programs,
     *, images=None, channels_last=False, dtype=torch.float32, keep=True, product=True, emulated=None,
 ):  # fmt: skip
-    """->   x, bases, and what came of them: D, C, D C, and what the gradient needs"""
+    """->   x, bases, and the result: D, C, D C, and what the gradient needs"""
     emulated = emulated or Emulated()
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)

@@ -63,7 +63,10 @@ def test_a_window_larger_than_the_image_changes_nothing(size):
 
 
 def test_two_calls_give_the_same_bits():
-    predictor, image = Predictor(segmenter(), info(), "cpu", scales=(0.75, 1.0), flip=True, window=48), random_image(70, 90)
+    predictor, image = (
+        Predictor(segmenter(), info(), "cpu", scales=(0.75, 1.0), flip=True, window=48),
+        random_image(70, 90),
+    )
     assert torch.equal(predictor(image), predictor(image))
 
 

@@ -29,7 +29,7 @@ def source(tree, size=16):
 
 
 def files(folder):
-    """All but locks, which stay."""
+    """All files except locks, which are never removed."""
     return [path for path in folder.iterdir() if path.suffix != ".lock"]
 
 
@@ -245,7 +245,7 @@ def test_processes_and_micro_batches_share_one_batch(tree, tmp_path, resident):
         feed = ImageBatches(images, rank=rank, world=2, accumulate=2, **options)
         assert (feed.resident is None) == (resident == "no")
         shares.append(next(iter(feed.run(5, 6))))
-    joined = torch.cat([shares[rank][part].images for part in range(2) for rank in range(2)])
-    torch.testing.assert_close(joined, whole.images, rtol=0, atol=0)
+    combined = torch.cat([shares[rank][part].images for part in range(2) for rank in range(2)])
+    torch.testing.assert_close(combined, whole.images, rtol=0, atol=0)
     with pytest.raises(OptionError, match="multiple of 3"):
         ImageBatches(images, batch=8, world=3)

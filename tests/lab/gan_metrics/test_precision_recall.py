@@ -1,4 +1,4 @@
-"""Precision and recall of point sets whose answer can be read off, and against plain loops."""
+"""Precision and recall of point sets with known values, and against plain loops."""
 
 from __future__ import annotations
 
