@@ -113,8 +113,8 @@ def test_values(ham, sizes, more):
     assert (actual[2] is None) == (not more.get("product", True)) and (actual[3] is None) == (ham == "vq")
     assert actual[2] is None or actual[2].stride() == x.stride()
     rounded = 3e-3 if "dtype" in more else 5e-4
-    wanted = expected(ham, x, bases, sizes[4], more.get("beta", BETA))
-    for value, exact, most in zip(actual, wanted, (2e-4, rounded, 4e-3, 2e-4), strict=True):
+    references = expected(ham, x, bases, sizes[4], more.get("beta", BETA))
+    for value, exact, most in zip(actual, references, (2e-4, rounded, 4e-3, 2e-4), strict=True):
         assert value is None or error(value, exact) < most
 
 
@@ -147,8 +147,8 @@ def test_equal_bits_for_any_program_order(n, channels_last):
 def test_almost_zero_inputs():
     """Centroids so short that the eps of their length counts, before and after a step."""
     x, bases, actual = solve("cd", 1, 128, 112, 20, 2, 1, spoil=lambda x: x.mul_(1e-7))
-    wanted = expected("cd", x, bases, 2, BETA)
-    assert error(actual[0], wanted[0]) < 2e-4 and wanted[0].norm(dim=1).min() < 0.5
+    references = expected("cd", x, bases, 2, BETA)
+    assert error(actual[0], references[0]) < 2e-4 and references[0].norm(dim=1).min() < 0.5
 
 
 @pytest.mark.parametrize("ham", ["vq", "cd"])
@@ -195,5 +195,5 @@ def test_the_block_uses_them(ham, monkeypatch):
     assert start.compiled is not None
     assert solution.codes.dtype == torch.bfloat16  # what the kernel after them multiplies with
     assert solution.slope.shape == (bases.shape if ham == "cd" else (0,))
-    wanted = expected(ham, z, bases, 2)
-    assert error(solution.bases, wanted[0]) < 2e-4 and error(solution.codes, wanted[1]) < 3e-3
+    references = expected(ham, z, bases, 2)
+    assert error(solution.bases, references[0]) < 2e-4 and error(solution.codes, references[1]) < 3e-3

@@ -75,10 +75,10 @@ def test_values(sizes, more):
     assert (ratio is None) == (not more.get("keep", True)) and (y is None) == (not more.get("product", True))
     assert y is None or y.stride() == x.stride()
     for i in range(len(x)):
-        wanted = reference(x[i], bases[i], sizes[4])
-        assert max(map(error, (d[i], c[i].T), wanted)) < 5e-3
-        assert y is None or error(y[i], wanted[2]) < 5e-3
-        assert ratio is None or error(ratio[i].T, wanted[3]) < 5e-3
+        expected = reference(x[i], bases[i], sizes[4])
+        assert max(map(error, (d[i], c[i].T), expected)) < 5e-3
+        assert y is None or error(y[i], expected[2]) < 5e-3
+        assert ratio is None or error(ratio[i].T, expected[3]) < 5e-3
 
 
 def test_equal_bits_for_any_program_order():

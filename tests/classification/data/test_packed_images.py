@@ -225,9 +225,9 @@ def test_padding_crops_at_random_positions():
     (batch,) = next(iter(feed.run(0, 1)))
     padded = np.pad(images.images[feed.indices(0)], ((0, 0), (0, 0), (2, 2), (2, 2)))  # black
     positions = set()
-    for got, whole in zip(batch.images.numpy(), padded, strict=True):
+    for actual, whole in zip(batch.images.numpy(), padded, strict=True):
         views = {(y, x): whole[:, y : y + 16, x : x + 16] / np.float32(127.5) - 1 for y in range(5) for x in range(5)}
-        positions.add(next(place for place, view in views.items() if np.array_equal(view, got)))
+        positions.add(next(place for place, view in views.items() if np.array_equal(view, actual)))
     assert len(positions) > 15  # of 25
     (flipped,) = next(iter(ImageBatches(images, batch=64, padding=2, flip=True, seed=3).run(0, 1)))
     same = (flipped.images == batch.images).flatten(1).all(1)
