@@ -3,7 +3,7 @@
 A class is a form (disc, square, triangle, cross, ring) in warm or cool light. The form is easy to see. The light is the
 same for all shapes of one image. The background is cut into tiles. Every tile and every shape has a random tint between
 red and blue (`jitter`), and all of them together are shifted a little to red (warm) or to blue (cool, `shift`). One
-shape says little about the light, since its random tint is larger than the shift; the mean over the whole image tells.
+shape says little about the light, since its random tint is larger than the shift; the mean over the image shows it.
 So a detector finds forms from local detail, but warm and cool only from global context: the low-rank-plus-noise model
 of the paper's Eq. 1.
 
