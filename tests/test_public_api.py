@@ -1,4 +1,4 @@
-"""The names and calls that other people's scripts rely on."""
+"""The names and calls that users' scripts rely on."""
 
 from __future__ import annotations
 

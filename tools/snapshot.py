@@ -84,7 +84,7 @@ ALL_TRAINED = "steps=12 log_every=3 checkpoint_every=6 model.context_options.ran
 
 
 class Record:
-    """Values by names such as `decompose/nmf/...`. A case that fails is told, and fails the whole record."""
+    """Values by names such as `decompose/nmf/...`. A case that fails is printed, and fails the whole record."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -269,8 +269,8 @@ def record_models(record: Record, heads: list[str]) -> None:
 
 def record_gan(record: Record, name: str, build: Callable[[], Any]) -> None:
     z, y, images = drawn(3, 12, seed=1), torch.tensor([0, 3, 4]), drawn(3, 3, 32, 32, seed=2).tanh()
-    players = built(lambda: nn.ModuleList(build()))
-    for player, net, x in zip(("generator", "discriminator"), players, (z, images), strict=True):
+    networks = built(lambda: nn.ModuleList(build()))
+    for player, net, x in zip(("generator", "discriminator"), networks, (z, images), strict=True):
         record.put(f"{name}/{player} parameters", count(net))
         record.put(f"{name}/{player} state dict", sorted(net.state_dict()))
         torch.manual_seed(1)
@@ -314,7 +314,7 @@ def write_images(folder: Path) -> None:
 
 
 def record_run(record: Record, case: str, folder: Path, command: str) -> None:
-    """Train by the command; then what lies in the run folder, and predictions of the best weights."""
+    """Train by the command; record the run folder and predictions of the best weights."""
     settings, predicted = TRAINED[command]
     name = command.replace(" ", "-")
     sets = [word for setting in f"{ALL_TRAINED} {settings}".split() for word in ("--set", setting)]
@@ -338,7 +338,7 @@ def record_run(record: Record, case: str, folder: Path, command: str) -> None:
 
 
 def record_files(record: Record, name: str, folder: Path) -> None:
-    """Images by their pixels, JSON by what it says (paths in it are relative), others by their bytes."""
+    """Images by their pixels, JSON by its content (paths in it are relative), others by their bytes."""
     for path in sorted(folder.rglob("*.*")):
         label = f"{name}/{path.relative_to(folder).as_posix()}"
         if path.suffix in (".png", ".jpg"):

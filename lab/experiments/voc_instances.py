@@ -15,8 +15,8 @@ Protocol
 - `--data` names a folder with images/, labels/, objects/, train.txt, val.txt and classes.txt.
 
 The command writes one row for the cell and seed into the file of `--json`, in place of an older one. A run folder that
-was interrupted is resumed; a finished one is only evaluated. Cells that run at the same time need a file each, to be
-joined afterwards. `--tiny` replaces the network and the sizes by toy ones
+was interrupted is resumed; a finished one is only evaluated. Cells that run at the same time need a file each;
+concatenate the files afterwards. `--tiny` replaces the network and the sizes by toy ones
 for a CPU: it tests the script, and its scores mean nothing.
 """
 

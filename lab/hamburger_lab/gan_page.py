@@ -38,9 +38,7 @@ RESULT_FIELDS = (
 def read_gan_run(path: Path) -> RunRecord:
     """Read the run folder; raise RunError if it is not a GAN run."""
     if not (path / "recipe.json").is_file():
-        raise RunError(
-            f"gan report: {path} has no recipe.json, so it is no run folder; give one of `ham gan train --run`"
-        )
+        raise RunError(f"gan report: {path} has no recipe.json; give a run folder of `ham gan train --run`")
     values = read_json_object(path / "recipe.json", "gan report")
     if not isinstance(values.get("optim"), dict) or "discriminator_lr" not in values["optim"]:
         raise RunError(f"gan report: {path} is not a GAN run; use `ham report`")

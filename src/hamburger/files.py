@@ -93,7 +93,7 @@ def one_at_a_time(path: Path, waiting: Callable[[], object] = lambda: None) -> I
 def lock(file: IO[bytes], *, wait: bool = True) -> bool:
     """Lock the file until it is closed or this process ends; False where another process holds the lock.
 
-    Systems and file systems without locks let everybody in.
+    Where the system or file system has no locks, nothing is excluded.
     """
     try:
         import fcntl

@@ -1,4 +1,4 @@
-"""Files into backbones: what fits, what does not, and the real ResNet-50 where it is at hand."""
+"""Loading files into backbones: entries that fit, entries that do not, and the real ResNet-50 if present."""
 
 from __future__ import annotations
 

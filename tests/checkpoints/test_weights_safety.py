@@ -1,4 +1,4 @@
-"""Weights files of strangers: nothing is executed, opened or downloaded, and little is allocated."""
+"""Weights files from untrusted sources: nothing is executed, opened or downloaded, and little is allocated."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_pickled_code_is_never_executed(tmp_path):
 
 
 def test_a_pipe_is_not_opened(tmp_path):
-    """Opening it would wait for a writer for ever."""
+    """Opening a pipe would block until something writes to it."""
     pipe = tmp_path / "weights.safetensors"
     os.mkfifo(pipe)
     signal.alarm(20)  # ends the test process if the call hangs

@@ -1,4 +1,4 @@
-"""`ham predict`, `ham export` and `ham report` of classifiers, through the same job, file and page as segmentation."""
+"""`ham predict`, `ham export` and `ham report` of classifiers, with the same files and page as segmentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `ham` command: files written, one clear line for a mistake."""
+"""The `ham` command: files written, one clear line per error."""
 
 from __future__ import annotations
 

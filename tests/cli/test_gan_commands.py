@@ -86,7 +86,7 @@ def test_train_sample_measure_and_report(ham, tmp_path, monkeypatch):
     (run / "samples" / "step-best.png").touch()  # a file of the user
     assert ham("gan", "report", run)[0] == 0
     status, _, err = ham("gan", "report", run / "generator.safetensors")
-    assert status == 2 and "has no recipe.json, so it is no run" in err
+    assert status == 2 and "has no recipe.json; give a run folder" in err
     (run / "samples" / "step-00000003.png").write_bytes(b"half an image")
     status, _, err = ham("gan", "report", run)
     assert status == 2 and "step-00000003.png" in err and "Traceback" not in err

@@ -1,4 +1,4 @@
-"""Adaptive pyramid context, position by position; parameter counts; the two ways to join."""
+"""Adaptive pyramid context, position by position; parameter counts; both ways to merge the branches."""
 
 from __future__ import annotations
 

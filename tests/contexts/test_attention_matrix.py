@@ -1,4 +1,4 @@
-"""The matrix that an attention shows is the one that its output is made with."""
+"""`attention` returns the matrix that the output is computed with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""EMANet's unit against numpy loops; what trains, what is remembered, and by whom."""
+"""EMANet's unit against numpy loops; which parameters train, and which ranks update the bases."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_momentum_is_the_fraction_of_the_old_bases():
 
 
 def test_ranks_share_one_mean_of_unequal_batches(monkeypatch):
-    """Two processes, played one after the other: what each sends to the sum is recorded, then added up for both."""
+    """Two ranks, simulated one after the other: the terms that each contributes are recorded, then summed for both."""
     x, sent = torch.randn(5, 6, 5, 3, dtype=torch.float64), []
     start, alone = build(), build()
     alone.load_state_dict(start.state_dict())

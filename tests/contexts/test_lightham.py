@@ -65,8 +65,8 @@ def test_unit_matches_its_formula():
 def test_several_maps_are_resized_to_the_first():
     layer = build(in_channels=[3, 5, 4])
     maps = [torch.randn(2, c, h, w, dtype=torch.float64) for c, h, w in ((3, 6, 8), (5, 3, 4), (4, 2, 3))]
-    joined = torch.cat([F.interpolate(m, (6, 8), mode="bilinear", align_corners=False) for m in maps], 1)
-    assert_close(layer(maps), formula(layer, joined, steps=7), slack=100)
+    stacked = torch.cat([F.interpolate(m, (6, 8), mode="bilinear", align_corners=False) for m in maps], 1)
+    assert_close(layer(maps), formula(layer, stacked, steps=7), slack=100)
     assert_close(layer(tuple(maps)), layer(maps))
     assert layer(maps).shape == (2, 8, 6, 8)
 

@@ -122,7 +122,7 @@ def test_projections_start_small():
 
 
 def test_dot_product_divides_by_the_number_of_keys_it_sees():
-    """On a constant map the answer must not depend on how many positions there are, pooled or not."""
+    """On a constant map the output must not depend on the number of positions, pooled or not."""
     for pool in (False, True):
         layer = opened(6, mode="dot_product", pool=pool)
         x = torch.randn(1, 6, 1, 1, dtype=torch.float64)

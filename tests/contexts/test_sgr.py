@@ -129,7 +129,7 @@ def test_many_votes_in_half_precision():
     with torch.autocast("cpu", dtype=torch.float16):
         out = layer(x)
     assert relative_error(out, layer(x)) < 5e-3
-    layer.scatter.weight.data *= 1e-2  # so that the answer fits float16, which the votes do not
+    layer.scatter.weight.data *= 1e-2  # so that the output fits float16, which the votes do not
     exact = layer(x)
     assert relative_error(layer.half()(x.half()), exact) < 5e-3
 

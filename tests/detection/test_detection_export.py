@@ -36,7 +36,7 @@ def scenes(count=3):
 
 
 def detector(**options):
-    """Untrained, but with large enough weights that scores, boxes and masks differ from place to place."""
+    """Untrained, but with large enough weights that scores, boxes and masks differ between positions."""
     torch.manual_seed(0)
     small = {"size": 64, "max_size": 96, "anchor": 8, "channels": 16, "hidden": 32, "proposals": 20}
     net = create_detector("tiny", num_classes=3, gate="one", **small, **options).eval()

@@ -134,8 +134,8 @@ def test_scores_match_torchmetrics():
     ours = evaluate_detector(FixedOutputs(shifted_objects(scenes, 2)), scenes, device=torch.device("cpu"))
     grid = {"iou_thresholds": np.linspace(0.5, 0.95, 10).tolist(), "rec_thresholds": np.linspace(0, 1, 101).tolist()}
     judge = MeanAveragePrecision(iou_type=("bbox", "segm"), **grid)
-    for answer, scene in zip(shifted_objects(scenes, 2), scenes, strict=True):
-        judge.update([answer], [{"boxes": scene.boxes, "labels": scene.labels, "masks": scene.masks}])
+    for objects, scene in zip(shifted_objects(scenes, 2), scenes, strict=True):
+        judge.update([objects], [{"boxes": scene.boxes, "labels": scene.labels, "masks": scene.masks}])
     theirs = judge.compute()
     assert ours.box_map == pytest.approx(theirs["bbox_map"].item(), abs=1e-6)
     assert ours.mask_map == pytest.approx(theirs["segm_map"].item(), abs=1e-6) and 0 < ours.mask_map < 1

@@ -29,9 +29,9 @@ def png_files(folder):
 
 def test_the_same_seed_writes_the_same_files(run, tmp_path):
     generator, info, _ = open_generator(run)
-    wanted = {"count": 5, "rows": 2, "interpolations": 2, "stops": 4, "seed": 3}
-    written = write_samples(generator, info.classes, tmp_path / "a", SampleRequest(**wanted))
-    write_samples(generator, info.classes, tmp_path / "b", SampleRequest(**wanted, batch=2))
+    expected = {"count": 5, "rows": 2, "interpolations": 2, "stops": 4, "seed": 3}
+    written = write_samples(generator, info.classes, tmp_path / "a", SampleRequest(**expected))
+    write_samples(generator, info.classes, tmp_path / "b", SampleRequest(**expected, batch=2))
     one, other = png_files(tmp_path / "a"), png_files(tmp_path / "b")
     assert one == other and len(one) == len(written) - 1 == 5 + 3
     for name, size in {"classes": (2 * 16 + 2, 4 * 16 + 3 * 2), "interpolations": (4 * 16 + 3 * 2, 2 * 16 + 2)}.items():
@@ -39,7 +39,7 @@ def test_the_same_seed_writes_the_same_files(run, tmp_path):
             assert opened.size == size
     summary = json.loads((tmp_path / "a" / "samples.json").read_text())
     assert summary["seed"] == 3 and len(summary["files"]) == 8
-    write_samples(generator, info.classes, tmp_path / "c", SampleRequest(**{**wanted, "seed": 4}))
+    write_samples(generator, info.classes, tmp_path / "c", SampleRequest(**{**expected, "seed": 4}))
     assert png_files(tmp_path / "c")["sheet.png"] != one["sheet.png"]
     write_samples(
         generator,
@@ -85,9 +85,9 @@ def test_rows_show_the_first_classes_unless_some_are_named(run, tmp_path, monkey
     generator, info, _ = open_generator(run)
     monkeypatch.setattr("hamburger.generation.predict.ROWS_SHOWN", 3)
     counted = []
-    wanted = SampleRequest(count=2, rows=5, interpolations=2, stops=3)
-    write_samples(generator, info.classes, tmp_path / "a", wanted, after=lambda: counted.append(1))
-    assert len(counted) == count_images(wanted, info.classes) == 2 + 5 * 3 + 2 * 3
+    expected = SampleRequest(count=2, rows=5, interpolations=2, stops=3)
+    write_samples(generator, info.classes, tmp_path / "a", expected, after=lambda: counted.append(1))
+    assert len(counted) == count_images(expected, info.classes) == 2 + 5 * 3 + 2 * 3
     with Image.open(tmp_path / "a" / "classes.png") as opened:
         assert opened.size == (5 * 18 - 2, 3 * 18 - 2)
         shown = opened.copy()

@@ -105,8 +105,8 @@ def test_images_do_not_depend_on_the_batches_on_a_gpu(name):
 def test_labels():
     generator = small("sngan").generator
     labels = torch.tensor([0, 4, 2])
-    got = torch.cat([y for _, y in samples(generator, 3, seed=0, labels=labels, batch_size=2)])
-    assert torch.equal(got, labels)
+    actual = torch.cat([y for _, y in samples(generator, 3, seed=0, labels=labels, batch_size=2)])
+    assert torch.equal(actual, labels)
     assert_close(sample(generator, 3, seed=0, labels=labels)[1:2], sample(generator, 1, seed=0, start=1, labels=4))
     assert sample(generator, 0, seed=0, start=5).shape == (0, 3, 32, 32)
 

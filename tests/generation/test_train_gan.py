@@ -279,10 +279,10 @@ def test_a_loss_that_is_not_finite_stops_at_once(tmp_path, monkeypatch):
     ],
 )
 def test_a_collapsed_run_is_stopped(tmp_path, rule, complaint):
-    quiet = [f"collapse.{name}=0" for name in ("won", "blind", "uniform")]
+    rules_off = [f"collapse.{name}=0" for name in ("won", "blind", "uniform")]
     message = rf"stopped at step 10: .*{complaint}.*start a new run with .*last.ckpt, of step 8"
     with pytest.raises(TrainingError, match=message) as stopped:
-        train_small(tmp_path / "run", *quiet, rule, "collapse.patience=10")
+        train_small(tmp_path / "run", *rules_off, rule, "collapse.patience=10")
     assert "--resume" not in str(stopped.value)  # a resumed run would stop again, and cannot change settings
 
 

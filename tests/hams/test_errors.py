@@ -1,4 +1,4 @@
-"""Bad input: the message names the call, what came, the rule and the remedy."""
+"""Bad input: the message names the call, the value, the rule and the remedy."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_gradient_strategy_never_changes_the_value(name, grad, steps):
 
 
 def solved(x, ham, bases, steps=6):
-    """D and C as the solve leaves them, constants from here on."""
+    """D and C after the solve, detached."""
     return ham.solve(x, ham.init(x, bases), steps)
 
 
@@ -128,7 +128,7 @@ def test_bptt_differentiates_the_first_codes_of_nmf(codes_init, x, bases):
 @pytest.mark.parametrize("grad", ["one-step", "truncated:1", "truncated:2"])
 @pytest.mark.parametrize("name", HAMS)
 def test_truncated_passes_gradcheck_after_the_detach(name, grad, x, bases):
-    """Finite differences of the kept part alone, started from the constants that the cut leaves behind."""
+    """Finite differences of the differentiated steps alone, started from the detached factors."""
     ham, keep = HAMS[name], as_gradient(grad).keep
     factors = solved(x, ham, bases, steps=6 - keep)
 

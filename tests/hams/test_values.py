@@ -188,8 +188,8 @@ def test_given_bases_make_the_call_deterministic():
         ham = hb.NMF(rank=5, codes_init=codes_init)
         twice = [hb.decompose(x, ham, bases=bases).reconstruction for _ in range(2)]
         assert torch.equal(*twice)
-        alone, joined = (hb.decompose(v, ham, bases=bases).bases[-1] for v in (x[1:], x))
-        assert_close(alone, joined)  # a batch of one takes another matrix product: the last bits may differ
+        alone, batched = (hb.decompose(v, ham, bases=bases).bases[-1] for v in (x[1:], x))
+        assert_close(alone, batched)  # a batch of one takes another matrix product: the last bits may differ
     g = torch.Generator().manual_seed(0)
     ham = hb.NMF(rank=5, codes_init="uniform")
     assert torch.equal(*(hb.decompose(x, ham, bases=bases, generator=g).reconstruction for _ in range(2)))

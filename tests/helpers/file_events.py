@@ -44,9 +44,9 @@ class FileEvents:
     def _watch(self, kind, name, path_of):
         original = getattr(os, name)
 
-        def watched(subject, *args, **options):
-            self.happen(kind, path_of(subject))
-            return original(subject, *args, **options)
+        def watched(target, *args, **options):
+            self.happen(kind, path_of(target))
+            return original(target, *args, **options)
 
         self.patch.setattr(os, name, watched)
 

@@ -77,7 +77,7 @@ def start(*args, **options):
 
 
 def kill_repeatedly(task, folder, kills, *, seed=0, report=lambda done: None):
-    """Kill runs of a task `kills` times and resume them; return how many were finished, all equal to a calm one.
+    """Kill runs of a task `kills` times and resume them; return how many finished, all like an undisturbed one.
 
     Half of the kills come at any time, half at a file operation, when a file may be half written.
     """

@@ -1,4 +1,4 @@
-"""Exported files give what torch gives, at sizes they were not made with, and nothing is left of those that do not."""
+"""Exported files match torch, also at other sizes than the example; a file that does not match is removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which file a path means."""
+"""Which weights file a path resolves to."""
 
 from __future__ import annotations
 

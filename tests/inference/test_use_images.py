@@ -165,7 +165,7 @@ def test_decompression_bomb_raises_before_decoding(tmp_path):
 
 
 def test_orientation_matches_pillow(tmp_path):
-    """The table above is by hand; Pillow knows too."""
+    """The table above was written by hand; Pillow agrees."""
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.fromarray(PICTURE).save(tmp_path / "a.png", exif=exif.tobytes())

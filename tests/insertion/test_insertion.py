@@ -1,4 +1,4 @@
-"""What a network keeps when a context is put in, what it gains, and what is left when it is taken out."""
+"""What a network keeps and gains when a context is inserted, and what remains when it is removed."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def same(a, b):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_insert_train_save_load_and_remove(name):
     net, places = NETWORKS[name]()
-    before, answer = signature(net), net.eval()(image())
+    before, output = signature(net), net.eval()(image())
     net.train()
     assert hb.insert_context(net, places) is net
     assert len(gates(net)) == len(places) and all(module.training for module in net.modules())
     assert set(before[0]) < set(net.state_dict()), "a checkpoint of the bare network still fits"
-    assert torch.equal(net.eval()(image()), answer), "the same bits until it is trained"
+    assert torch.equal(net.eval()(image()), output), "the same bits until it is trained"
 
     # a step moves the gates first, the next one what lies behind them
     inside = copy.deepcopy([module.context for module in net.modules() if isinstance(module, InsertedContext)])
@@ -61,7 +61,7 @@ def test_insert_train_save_load_and_remove(name):
         pairs = zip(new.parameters(), old.parameters(), strict=True)
         assert any(not torch.equal(a, b) for a, b in pairs) and all(a.isfinite().all() for a in new.parameters())
 
-    # saved, loaded strictly into a network that was made alike, copied, pickled: the same answers
+    # saved, loaded strictly into a network that was built alike, copied, pickled: the same outputs
     trained = net.eval()(image())
     file = io.BytesIO()
     torch.save(net.state_dict(), file)
@@ -391,12 +391,12 @@ def test_layout_option_overrides_the_inferred_layout():
 
 def test_class_token_is_a_position_unless_a_grid_is_given():
     x = torch.randn(2, 1 + 12, 8)
-    joined = hb.insert_context(nn.Sequential(nn.Linear(8, 8)), {"0": "efficient"}, gate=None, example=x).eval()
+    with_token = hb.insert_context(nn.Sequential(nn.Linear(8, 8)), {"0": "efficient"}, gate=None, example=x).eval()
     aside = hb.insert_context(
         nn.Sequential(nn.Linear(8, 8)), {"0": ("psp", {"grid": (3, 4)})}, gate=None, example=x
     ).eval()
     bare = nn.Linear.forward
-    assert not torch.equal(joined(x)[:, 0], bare(joined[0], x)[:, 0])
+    assert not torch.equal(with_token(x)[:, 0], bare(with_token[0], x)[:, 0])
     assert torch.equal(aside(x)[:, 0], bare(aside[0], x)[:, 0])
     maps = bare(aside[0], x)[:, 1:].mT.unflatten(2, (3, 4))
     expected = aside[0].inserted_context.context(maps).flatten(2).mT

@@ -1,4 +1,4 @@
-"""Compiled, exported, on several processes, in another process: a network with contexts is still a network."""
+"""Networks with contexts can be compiled, exported, trained on several processes and pickled."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def test_inserted_contexts_compile_and_export(name):
     hb.insert_context(net.eval(), places, gate="one")
     x = torch.rand(2, 3, 64, 64)
     with torch.no_grad():
-        answer = net(x)
+        output = net(x)
         torch._dynamo.reset()
-        assert_close(torch.compile(net, fullgraph=True, backend="aot_eager")(x), answer, slack=10)
+        assert_close(torch.compile(net, fullgraph=True, backend="aot_eager")(x), output, slack=10)
         program = torch.export.export(net, (x,), strict=False)
-        assert_close(program.module()(x), answer, slack=10)
+        assert_close(program.module()(x), output, slack=10)
     assert set(program.state_dict) == set(net.state_dict())
 
 
@@ -83,8 +83,8 @@ def test_onnx(tmp_path):
     net, x = build().eval(), torch.rand(1, 3, 16, 16)
     torch.onnx.export(net, (x,), tmp_path / "net.onnx", dynamo=True, verbose=False)
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
-    (answer,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
-    np.testing.assert_allclose(answer, net(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+    (output,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    np.testing.assert_allclose(output, net(x).detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
 def step(net, x, share):
@@ -128,7 +128,7 @@ def test_two_ranks_match_a_single_process(tmp_path):
 
 
 def test_pickled_network_loads_in_another_process(tmp_path):
-    """Hooks are numbered by process: one that is added after loading must not push ours out."""
+    """Hooks are numbered by process: a hook added after loading must not replace ours."""
     net, x = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU()), torch.rand(1, 3, 8, 8)
     hb.insert_context(net, {"0": "efficient"}, gate="one")
     torch.save((net, x, net(x).detach()), tmp_path / "net.pt")

@@ -1,4 +1,4 @@
-"""What is refused, in words that say what to do; and a refused call changes nothing."""
+"""Refused calls: the message says what to do, and the network is unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import hamburger as hb
 
 
 class Odd(nn.Module):
-    """One submodule for each way in which a place can be unfit."""
+    """One submodule for each reason why a place cannot take a context."""
 
     def __init__(self):
         super().__init__()

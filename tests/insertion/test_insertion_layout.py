@@ -1,4 +1,4 @@
-"""Which axis the channels are, in networks whose weights do not say it plainly."""
+"""Which axis holds the channels, in networks whose weights do not determine it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hamburger.insertion import InsertedContext
 
 
 def inserted_layouts(net, places, example=None):
-    """Layout and channels that were found at each place."""
+    """Layout and channels of the context at each place."""
     hb.insert_context(net, dict.fromkeys(places, "efficient"), example=example)
     inserted = [net.get_submodule(place).inserted_context for place in places]
     return [(each.adapter.layout, each.context.channels) for each in inserted]
@@ -91,7 +91,7 @@ class Recurrent(nn.Module):
 
 
 def test_sequence_first_layout_must_be_given():
-    """A context along the wrong axis would mix the samples of a batch, in silence."""
+    """A context along the wrong axis would silently mix the samples of a batch."""
     x = torch.randn(5, 2, 4)
     for place in ("norm", "rnn"):
         part = {"output": 0} if place == "rnn" else {}

@@ -1,4 +1,4 @@
-"""A module that is called several times in one pass: one context follows all of its calls."""
+"""A module that is called several times in one pass: one context runs after each of its calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hamburger.insertion import InsertedContext
 
 
 class Siamese(nn.Module):
-    """Two images through the same layers; the second may be of another size."""
+    """Two images through the same layers; the second may have another size."""
 
     def __init__(self):
         super().__init__()
@@ -85,18 +85,18 @@ def test_shared_context_inserts_trains_and_removes(name, context):
     nn.init.ones_(inserted.gate)
     seen = []
     handle = inserted.register_forward_hook(lambda module, args, output: seen.append(output))
-    answer = net(*x)
+    y = net(*x)
     handle.remove()
-    assert len(seen) == calls and not torch.equal(answer, before)
-    answer.square().sum().backward()
+    assert len(seen) == calls and not torch.equal(y, before)
+    y.square().sum().backward()
     assert inserted.gate.grad.abs() > 0
 
     other = hb.insert_context(build().eval(), {place: context}, example=x)
     other.load_state_dict(net.state_dict(), strict=True)
     for twin in (other, copy.deepcopy(net)):
-        assert torch.equal(twin(*x), answer)
+        assert torch.equal(twin(*x), y)
     with torch.no_grad():
-        assert_close(torch.export.export(net, x, strict=False).module()(*x), answer, slack=10)
+        assert_close(torch.export.export(net, x, strict=False).module()(*x), y, slack=10)
     assert hb.remove_contexts(net, [place]) is net
     assert torch.equal(net(*x), before) and list(net.state_dict()) == keys
     assert not any(module._forward_hooks for module in net.modules())

@@ -1,4 +1,4 @@
-"""Attention of a vision transformer exchanged, and put back."""
+"""Attention of a vision transformer replaced and restored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def replaced(net):
 @pytest.mark.parametrize("name", ["nmf", "vq", "cd", "efficient"])
 def test_replace_train_save_and_restore_attention(name):
     net = vit()
-    answer, keys, modules = net.eval()(image()), list(net.state_dict()), list(net.modules())
+    output, keys, modules = net.eval()(image()), list(net.state_dict()), list(net.modules())
     assert hb.replace_attention(net.train(), name) is net
     assert replaced(net) == ["blocks.0.attn", "blocks.1.attn", "blocks.2.attn"]
     assert not any("qkv" in key for key in net.state_dict())
@@ -41,7 +41,7 @@ def test_replace_train_save_and_restore_attention(name):
     reached = [p.grad is not None and p.grad.isfinite().all() for p in net.blocks[0].attn.parameters()]
     assert all(reached)
     after = net.eval()(image())
-    assert after.shape == answer.shape and not torch.allclose(after, answer)
+    assert after.shape == output.shape and not torch.allclose(after, output)
 
     file = io.BytesIO()
     torch.save(net.state_dict(), file)
@@ -50,7 +50,7 @@ def test_replace_train_save_and_restore_attention(name):
     fresh.load_state_dict(torch.load(file, weights_only=True), strict=True)
     for other in (fresh.eval(), copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
         assert torch.equal(other(image()), after)
-        assert torch.equal(hb.remove_contexts(other)(image()), answer)
+        assert torch.equal(hb.remove_contexts(other)(image()), output)
     hb.remove_contexts(net)
     assert list(net.state_dict()) == keys and all(a is b for a, b in zip(modules, net.modules(), strict=True))
 
@@ -91,12 +91,12 @@ def test_replaced_attention_compiles_exports_and_combines_with_insertion():
     net = hb.replace_attention(vit().eval(), "nmf", blocks=[0, 1], rank=4)
     hb.insert_context(net, {"blocks.0": "efficient", "blocks.1.attn": "efficient"}, gate="one")
     with torch.no_grad():
-        answer = net(image())
+        output = net(image())
         torch._dynamo.reset()
         compiled = torch.compile(net, fullgraph=True, backend="aot_eager")(image())
         exported = torch.export.export(net, (image(),), strict=False).module()(image())
-    torch.testing.assert_close(compiled, answer)
-    torch.testing.assert_close(exported, answer)
+    torch.testing.assert_close(compiled, output)
+    torch.testing.assert_close(exported, output)
     hb.remove_contexts(net)
     assert list(net.state_dict()) == list(vit().state_dict()) and torch.equal(net(image()), vit().eval()(image()))
 

@@ -1,4 +1,4 @@
-"""Spectra against numpy, at any layer of any model, which is left as it was."""
+"""Spectra against numpy, at any layer of any model; the model is unchanged."""
 
 from __future__ import annotations
 

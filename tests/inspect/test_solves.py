@@ -77,8 +77,8 @@ def test_kept_terms_match_truncated_gradients(name, heads):
             return (leaves[-1],)
 
         other[1].ham.register_forward_pre_hook(cut)
-        (wanted,) = torch.autograd.grad(other(images).square().sum(), leaves[-1])
-        torch.testing.assert_close(value.flatten(1, 2), wanted, rtol=1e-6, atol=1e-9)
+        (expected,) = torch.autograd.grad(other(images).square().sum(), leaves[-1])
+        torch.testing.assert_close(value.flatten(1, 2), expected, rtol=1e-6, atol=1e-9)
 
 
 def test_total_gradient_matches_finite_differences():

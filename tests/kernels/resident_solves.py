@@ -52,9 +52,9 @@ def solve(
     return x, bases, result
 
 
-def error(actual, wanted):
+def error(actual, expected):
     """Relative, and infinite where something is NaN."""
-    error = float((actual.double() - wanted).norm() / wanted.norm())
+    error = float((actual.double() - expected).norm() / expected.norm())
     return error if math.isfinite(error) else math.inf
 
 

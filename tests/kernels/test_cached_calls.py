@@ -61,16 +61,16 @@ def cached(monkeypatch):
 
 
 WHOLE, STREAMED = ResidentGrid(128, 64, 64, 1), StreamingGrid(128, 64, 1, 2)
-FORMS = {"one launch": (WHOLE, None), "one pass": (None, STREAMED), "several": (None, None)}
+VARIANTS = {"one launch": (WHOLE, None), "one pass": (None, STREAMED), "several": (None, None)}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("ham", HAMS)
 @pytest.mark.parametrize(("b", "init"), [(1, "random"), (2, "random"), (2, "fixed")])
-def test_cached_call_only_launches(ham, form, b, init, cached, monkeypatch):
+def test_cached_call_only_launches(ham, variant, b, init, cached, monkeypatch):
     for module in HAMS.values():
-        monkeypatch.setattr(module, "streaming_grid", lambda *_: FORMS[form][1])
-    monkeypatch.setattr(nmf, "resident_grid", lambda *_: FORMS[form][0])
+        monkeypatch.setattr(module, "streaming_grid", lambda *_: VARIANTS[variant][1])
+    monkeypatch.setattr(nmf, "resident_grid", lambda *_: VARIANTS[variant][0])
     layer = hb.Hamburger(100, ham=ham, rank=20, init=init)
     z = torch.randn(b, 100, 8, 8).bfloat16().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
@@ -78,7 +78,7 @@ def test_cached_call_only_launches(ham, form, b, init, cached, monkeypatch):
         with torch.no_grad():
             layer.eval()(z)
     kernels.decompose(layer.ham.ham.fused_spec(), z.detach().flatten(2), torch.rand(b, 100, 20), 2)
-    solved_by_torch = ham == "cd" and form != "one pass"  # the ridge of its read-out
+    solved_by_torch = ham == "cd" and variant != "one pass"  # the ridge of its read-out
     assert cached.pop("train backward")
     assert set(cached) == {"train", "evaluate", "decompose"}
     assert all(made != solved_by_torch for made in cached.values())

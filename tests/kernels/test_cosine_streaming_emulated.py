@@ -58,7 +58,7 @@ def solve(
     ham, b, d, n, r, steps, programs,
     *, images=None, channels_last=False, dtype=torch.float32, product=True, beta=BETA, spoil=lambda x: None, start=None,
 ):  # fmt: skip
-    """->   x, bases, and what came of them: D, C, D C, and for CD what the gradient needs"""
+    """->   x, bases, and the result: D, C, D C, and for CD what the gradient needs"""
     start = start or Emulated()
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
@@ -113,14 +113,14 @@ def test_values(ham, sizes, more):
     assert (actual[2] is None) == (not more.get("product", True)) and (actual[3] is None) == (ham == "vq")
     assert actual[2] is None or actual[2].stride() == x.stride()
     rounded = 3e-3 if "dtype" in more else 5e-4
-    wanted = expected(ham, x, bases, sizes[4], more.get("beta", BETA))
-    for value, exact, most in zip(actual, wanted, (2e-4, rounded, 4e-3, 2e-4), strict=True):
+    references = expected(ham, x, bases, sizes[4], more.get("beta", BETA))
+    for value, exact, most in zip(actual, references, (2e-4, rounded, 4e-3, 2e-4), strict=True):
         assert value is None or error(value, exact) < most
 
 
 @pytest.mark.parametrize("d, r, beta", [(500, 64, 0.1), (200, 100, 0.01)])
 def test_ridge_kernel_matches_torch(d, r, beta):
-    """Of bases that all but coincide, one of them zero."""
+    """Nearly equal bases, one of them zero."""
     draw = torch.Generator().manual_seed(0)
     moved = torch.randn(2, d, 1, generator=draw) + 0.3 * torch.randn(2, d, r, generator=draw)
     moved[:, :, 3] = 0
@@ -147,8 +147,8 @@ def test_equal_bits_for_any_program_order(n, channels_last):
 def test_almost_zero_inputs():
     """Centroids so short that the eps of their length counts, before and after a step."""
     x, bases, actual = solve("cd", 1, 128, 112, 20, 2, 1, spoil=lambda x: x.mul_(1e-7))
-    wanted = expected("cd", x, bases, 2, BETA)
-    assert error(actual[0], wanted[0]) < 2e-4 and wanted[0].norm(dim=1).min() < 0.5
+    references = expected("cd", x, bases, 2, BETA)
+    assert error(actual[0], references[0]) < 2e-4 and references[0].norm(dim=1).min() < 0.5
 
 
 @pytest.mark.parametrize("ham", ["vq", "cd"])
@@ -195,5 +195,5 @@ def test_the_block_uses_them(ham, monkeypatch):
     assert start.compiled is not None
     assert solution.codes.dtype == torch.bfloat16  # what the kernel after them multiplies with
     assert solution.slope.shape == (bases.shape if ham == "cd" else (0,))
-    wanted = expected(ham, z, bases, 2)
-    assert error(solution.bases, wanted[0]) < 2e-4 and error(solution.codes, wanted[1]) < 3e-3
+    references = expected(ham, z, bases, 2)
+    assert error(solution.bases, references[0]) < 2e-4 and error(solution.codes, references[1]) < 3e-3

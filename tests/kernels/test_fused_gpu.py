@@ -138,18 +138,18 @@ def test_any_strides(name):
             compare(ham, view, bases, 2, torch.bfloat16)
 
 
-def with_and_without(form, name, ham, x, bases, steps, monkeypatch):
+def with_and_without(variant, name, ham, x, bases, steps, monkeypatch):
     """Return the solution of a variant (`resident_grid` or `streaming_grid`) and of the next one on this GPU."""
     from hamburger.kernels import cd, launcher, nmf, vq
 
     module, grids = {"nmf": nmf, "vq": vq, "cd": cd}[name], []
-    choose = getattr(module, form)
-    monkeypatch.setattr(module, form, lambda *grid_args: grids.append(choose(*grid_args)) or grids[-1])
+    choose = getattr(module, variant)
+    monkeypatch.setattr(module, variant, lambda *grid_args: grids.append(choose(*grid_args)) or grids[-1])
     monkeypatch.setattr(launcher, "_cache", {})  # else an earlier call's launches would be repeated
     one = hb.decompose(x, ham, steps=steps, bases=bases, backend="fused")
     if not grids or grids[-1] is None:
         pytest.skip("this GPU uses another variant")
-    monkeypatch.setattr(module, form, lambda *_: None)
+    monkeypatch.setattr(module, variant, lambda *_: None)
     monkeypatch.setattr(launcher, "_cache", {})
     return one, hb.decompose(x, ham, steps=steps, bases=bases, backend="fused")
 

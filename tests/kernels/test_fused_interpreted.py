@@ -60,7 +60,7 @@ def solve(ham, x, bases, steps, backend, cotangents):
 
 
 def compare(ham, x, bases, steps):
-    """Factors, product and the gradient from both, against plain float64."""
+    """Factors, product and gradient against plain float64."""
     b, d, n = x.shape
     cotangents = torch.randn(b, ham.rank, n).double(), torch.randn(b, d, n).double()
     expected, slope = solve(ham, x.double(), bases, steps, "plain", cotangents)

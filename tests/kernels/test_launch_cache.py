@@ -1,4 +1,4 @@
-"""Launches made again with other memory. The programs here are Python's: they write through addresses, like kernels."""
+"""Cached launches repeated on other memory. Here Python functions write through addresses, as kernels do."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def solve(x, y, none):
 
 
 def recorded(solve, inputs):
-    """Of what keeps nothing."""
+    """Record a solve that saves nothing for backward."""
     return launcher.record_launches(lambda *inputs: (solve(*inputs), ()), inputs)
 
 
@@ -126,7 +126,7 @@ def test_error_ends_the_recording():
     assert launcher.recorder.launches is None
 
 
-class OnCard(torch.Tensor):
+class OnGpu(torch.Tensor):
     """A tensor that claims to be on a GPU."""
 
     is_cuda = True
@@ -135,8 +135,8 @@ class OnCard(torch.Tensor):
         return 0
 
 
-def on_card(values):
-    return torch.as_tensor(values, dtype=torch.float32).as_subclass(OnCard)
+def on_gpu(values):
+    return torch.as_tensor(values, dtype=torch.float32).as_subclass(OnGpu)
 
 
 def test_cache_key_groups_equal_calls():
@@ -152,31 +152,31 @@ def test_cache_key_groups_equal_calls():
         (out,) = launcher.launch_cached(counted, (x, y), *key)
         assert torch.allclose(torch.Tensor(out), torch.Tensor(x + y))
 
-    x, y = on_card(torch.rand(6)), on_card(torch.rand(6))
+    x, y = on_gpu(torch.rand(6)), on_gpu(torch.rand(6))
     play(x, y, "a")
     play(x, y, "a")
-    play(on_card(torch.rand(6)), y, "a")
+    play(on_gpu(torch.rand(6)), y, "a")
     assert calls == [6]
     play(x, y, "b")  # other key
-    play(on_card(torch.rand(5)), on_card(torch.rand(5)), "a")  # another size
+    play(on_gpu(torch.rand(5)), on_gpu(torch.rand(5)), "a")  # another size
     assert calls == [6, 6, 5]
     play(x, x, "a")  # one tensor twice: which address is whose?
     assert calls == [6, 6, 5, 6]
-    away = on_card(torch.rand(6))
+    away = on_gpu(torch.rand(6))
     away.get_device = lambda: 1
     play(x, away, "a")  # moved by the caller
     assert calls == [6, 6, 5, 6, 6]
 
 
 def test_cache_key_has_sizes_strides_dtypes_and_options():
-    whole, seen = on_card(torch.rand(4, 6)), []
-    others = whole[:3], whole.mT, on_card(torch.rand(24))[1:7].view(1, 6), whole[1:2]
+    whole, seen = on_gpu(torch.rand(4, 6)), []
+    others = whole[:3], whole.mT, on_gpu(torch.rand(24))[1:7].view(1, 6), whole[1:2]
 
     def counted(x):
         seen.append(x)
         return (torch.empty(1),)
 
-    for x in (whole, *others, on_card(torch.rand(4, 6)), whole):
+    for x in (whole, *others, on_gpu(torch.rand(4, 6)), whole):
         launcher.launch_cached(counted, (x,))
     assert len(seen) == 5
 
@@ -209,12 +209,12 @@ def test_saved_tensors_are_packed_and_passed_to_backward():
 
         (out,), kept = launcher.launch_cached_saving(ahead, (x, y), "forward")
         (back,) = launcher.launch_cached(
-            backward, (x, *(t.as_subclass(OnCard) for t in kept.memory)), "backward", kept.layout
+            backward, (x, *(t.as_subclass(OnGpu) for t in kept.memory)), "backward", kept.layout
         )
         return torch.Tensor(out), kept, torch.Tensor(back)
 
     for _ in range(3):
-        x, y = on_card(torch.rand(6)), on_card(torch.rand(6))
+        x, y = on_gpu(torch.rand(6)), on_gpu(torch.rand(6))
         out, kept, back = step(x, y)
         assert len(kept.memory) == 1
         x, y = torch.Tensor(x), torch.Tensor(y)
@@ -272,6 +272,6 @@ def test_saved_tensors_that_share_memory_are_not_packed():
 def test_cache_size_is_bounded(monkeypatch):
     monkeypatch.setattr(launcher, "MAX_CACHED", 2)
     for n in range(1, 6):
-        x, y = on_card(torch.rand(n)), on_card(torch.rand(n))
+        x, y = on_gpu(torch.rand(n)), on_gpu(torch.rand(n))
         launcher.launch_cached(lambda x, y: (torch.empty(1),), (x, y))
     assert len(launcher._cache) <= 2

@@ -1,4 +1,4 @@
-"""A start that is remembered must be the start that Triton would have made."""
+"""A cached launcher must make the launch that Triton would make."""
 
 from __future__ import annotations
 

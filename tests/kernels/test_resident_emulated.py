@@ -60,9 +60,9 @@ def test_values(sizes, more):
     assert y.stride() == x.stride() and c.dtype == more.get("dtype", torch.float32)
     assert (ratio is None) == (not more.get("keep", True))
     for i in range(len(x)):
-        wanted = reference(x[i], bases[i], sizes[-1], more.get("eps", EPS))
-        assert max(map(error, (d[i], c[i].T, y[i]), wanted)) < 5e-3
-        assert ratio is None or error(ratio[i].T, wanted[3]) < 5e-3
+        expected = reference(x[i], bases[i], sizes[-1], more.get("eps", EPS))
+        assert max(map(error, (d[i], c[i].T, y[i]), expected)) < 5e-3
+        assert ratio is None or error(ratio[i].T, expected[3]) < 5e-3
 
 
 def test_cases_cover_different_tilings():

@@ -1,6 +1,6 @@
-"""The emulated one-launch kernels the other way round: what is spoiled in the text of PTX must be seen.
+"""Faults put into the PTX of the resident kernels must be detected by the emulator.
 
-Else what the emulator says of the text as it is, in the other tests, would mean little.
+Otherwise the other tests, which emulate the unchanged text, would show little.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def solve(
     b, d, n, r, steps, programs,
     *, images=None, channels_last=False, dtype=torch.float32, keep=True, product=True, emulated=None,
 ):  # fmt: skip
-    """->   x, bases, and what came of them: D, C, D C, and what the gradient needs"""
+    """->   x, bases, and the result: D, C, D C, and what the gradient needs"""
     emulated = emulated or Emulated()
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
@@ -75,10 +75,10 @@ def test_values(sizes, more):
     assert (ratio is None) == (not more.get("keep", True)) and (y is None) == (not more.get("product", True))
     assert y is None or y.stride() == x.stride()
     for i in range(len(x)):
-        wanted = reference(x[i], bases[i], sizes[4])
-        assert max(map(error, (d[i], c[i].T), wanted)) < 5e-3
-        assert y is None or error(y[i], wanted[2]) < 5e-3
-        assert ratio is None or error(ratio[i].T, wanted[3]) < 5e-3
+        expected = reference(x[i], bases[i], sizes[4])
+        assert max(map(error, (d[i], c[i].T), expected)) < 5e-3
+        assert y is None or error(y[i], expected[2]) < 5e-3
+        assert ratio is None or error(ratio[i].T, expected[3]) < 5e-3
 
 
 def test_equal_bits_for_any_program_order():

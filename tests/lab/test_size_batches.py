@@ -33,7 +33,7 @@ def test_each_image_comes_once_in_its_own_size(tmp_path, workers, batch):
 
 
 def test_waiting_images_are_bounded(monkeypatch):
-    """Sizes that keep coming in turns would else all lie in memory at once; the same images go together each time."""
+    """Alternating sizes would otherwise all wait in memory; batches hold the same images each time."""
     sizes = [(4, 4 + i % 5) for i in range(23)]  # 6 x 4 x 4 bytes on average
     held = []
 

@@ -1,4 +1,4 @@
-"""Compiled, exported, copied, saved: the same layer with the same answers."""
+"""A compiled, exported, copied or saved layer has the same outputs."""
 
 from __future__ import annotations
 

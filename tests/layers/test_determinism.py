@@ -1,4 +1,4 @@
-"""In evaluation the same call gives the same answer: twice, alone or in a batch, after loading, in another process."""
+"""In evaluation the same call gives the same output: twice, alone or in a batch, after loading, in another process."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def test_eval_gives_the_same_bits_and_leaves_the_generator_alone(options):
 @pytest.mark.parametrize("options", CASES)
 def test_sample_gives_the_same_output_alone_and_in_a_batch(options):
     layer, z = build(options).eval(), torch.randn(5, 16, 6, 7)
-    joined = layer(z)
+    batched = layer(z)
     apart = torch.cat([layer(image[None]) for image in z])
-    assert_close(joined, apart)
+    assert_close(batched, apart)
 
 
 @pytest.mark.parametrize("options", CASES)

@@ -60,7 +60,7 @@ def worker(rank, batches, folder):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The batches, and where two processes left what they made of them: to start them takes longest."""
+    """The batches, and the folder with the results of two processes, whose start takes longest."""
     folder = tmp_path_factory.mktemp("processes")
     batches = list(torch.randn(2, 3, 32, 40, generator=torch.Generator().manual_seed(0)))
     forkserver.run(worker, batches, str(folder))
@@ -73,8 +73,8 @@ def test_two_ranks_match_a_single_process_on_the_global_batch(case, trained):
     first, second = (torch.load(folder / f"{case}-{rank}.pt", weights_only=True) for rank in (0, 1))
     alone = build(case)
     outs = train(alone, batches, share=1.0)
-    for joined, a, b in zip(outs, first["outs"], second["outs"], strict=True):
-        assert_close(torch.cat([a, b]), joined)
+    for whole, a, b in zip(outs, first["outs"], second["outs"], strict=True):
+        assert_close(torch.cat([a, b]), whole)
     for key, value in alone.state_dict().items():
         assert_close(first["state"][key].float(), value.float())
         assert torch.equal(first["state"][key], second["state"][key]), key

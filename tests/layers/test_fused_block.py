@@ -1,4 +1,4 @@
-"""Which Hamburgers run as one fused block, and that the others are left alone."""
+"""Which Hamburgers run as one fused block, and that the others are unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same layer on a CUDA device: values, bits, precision, memory, and no hidden waiting."""
+"""The same layer on a CUDA device: values, bits, precision, memory, and no hidden synchronisation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grouping over seeds, names, and what the others are compared with."""
+"""Grouping over seeds, names, and the baseline."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def worker(rank, folder):
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("joined")
+    folder = tmp_path_factory.mktemp("ranks")
     forkserver.run(worker, str(folder))
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
 

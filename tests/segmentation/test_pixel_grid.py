@@ -31,7 +31,7 @@ class First(Head):
 
 
 def ramp(h, w):
-    """An image that says where each pixel is."""
+    """An image whose values are the positions of its pixels."""
     return torch.arange(w, dtype=torch.float32).expand(1, 3, h, w).contiguous()
 
 

@@ -1,4 +1,4 @@
-"""Stereo pairs on the command line, and that no input file is overwritten."""
+"""Stereo pairs on the command line; no input file is overwritten."""
 
 from __future__ import annotations
 

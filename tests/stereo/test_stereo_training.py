@@ -145,10 +145,10 @@ def test_parts_weigh_as_many_pixels_as_they_have():
     truth[0] = 0
     parts = [StereoBatch(guess[i : i + 2], guess[i : i + 2], truth[i : i + 2], []) for i in (0, 2)]
     shares = [weights[""] for weights in STEREO.loss_weights(SimpleNamespace(max_disparity=16), parts)]
-    joined = sum(
+    total = sum(
         share * smooth_l1_loss(part.left, part.disparity, most=16) for share, part in zip(shares, parts, strict=True)
     )
-    assert torch.allclose(joined, smooth_l1_loss(guess, truth, most=16))
+    assert torch.allclose(total, smooth_l1_loss(guess, truth, most=16))
     assert shares[0] != shares[1]
 
 

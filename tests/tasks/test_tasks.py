@@ -1,4 +1,4 @@
-"""One road for every task: what is known of each, which score is kept, and that no command assumes another's score."""
+"""Commands work for every task: its scores, its best weights, and no score of another task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast training went and what it took, over all the parts that a run was made in."""
+"""Speed and memory of a training, over all parts of a resumed run."""
 
 from __future__ import annotations
 

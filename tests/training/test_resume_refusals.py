@@ -1,4 +1,4 @@
-"""What --resume must not pass over: other data, flipped bits, weights that are not finite."""
+"""What --resume must refuse: other data, flipped bits, weights that are not finite."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ for name in sys.argv[1:]:
 
 
 def hostile_files(folder):
-    """Small files, of which other readers make gigabytes."""
+    """Small files that other readers expand to gigabytes."""
 
     def zipped(content, kind=zipfile.ZIP_DEFLATED):
         buffer = io.BytesIO()

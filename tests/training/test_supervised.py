@@ -1,4 +1,4 @@
-"""What supervised tasks share."""
+"""Code that the supervised tasks share."""
 
 from __future__ import annotations
 

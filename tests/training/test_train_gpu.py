@@ -1,4 +1,4 @@
-"""The loop on a CUDA device: half precisions, a scaler that is remembered, no wait for the device in a step."""
+"""The loop on a CUDA device: half precisions, a stored gradient scaler, no synchronisation in a step."""
 
 from __future__ import annotations
 

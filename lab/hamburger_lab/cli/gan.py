@@ -64,7 +64,7 @@ def fid(
     network = create_extractor(extractor, weights, size=size)
     options = info.extra.get("data_options", {})
     if not isinstance(options, dict):
-        raise CheckpointError(f"gan fid: {path} has data_options that are no options (got {shorten(options)})")
+        raise CheckpointError(f"gan fid: the data_options of {path} must be a mapping (got {shorten(options)})")
     check_data_options(f"gan fid: {path}", options)
     source = open_source(
         str(info.extra["data"]),

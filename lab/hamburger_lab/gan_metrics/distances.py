@@ -82,7 +82,7 @@ def frechet_distance(a: Gaussian, b: Gaussian) -> float:
     The last trace sums the square roots of the eigenvalues of A^1/2 B A^1/2, which are the singular values of
     A^1/2 B^1/2. These are computed directly: the product is never squared, so that small values keep their digits, and
     no root of a non-symmetric matrix is needed. Singular covariances are allowed. The square root of this distance is a
-    metric; the distance itself, which everybody reports, is not.
+    metric; the distance itself, which papers report, is not.
     """
     dim, fewest = len(a.mean), min(a.count, b.count)
     if len(b.mean) != dim:

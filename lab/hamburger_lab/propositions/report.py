@@ -88,8 +88,8 @@ def count_verdicts(result: dict[str, Any]) -> dict[str, dict[CaseKey, tuple[int,
     for claim, holds in CLAIMS.items():
         counts[claim] = {}
         for case, rows in rows_by_case(result).items():
-            answers = [answer for row in rows if (answer := holds(row)) is not None]
-            counts[claim][case] = (sum(answers), len(answers))
+            verdicts = [verdict for row in rows if (verdict := holds(row)) is not None]
+            counts[claim][case] = (sum(verdicts), len(verdicts))
     return counts
 
 

@@ -124,7 +124,7 @@ def check_pickle(file: IO[bytes], *, refused: re.Pattern[str] | None = None) -> 
     """Raise ValueError where the next pickle names a refused function, or would take far longer than its size explains.
 
     A pickle of a hundred bytes can make a tuple that holds a tuple twice, which holds a tuple twice, and so on. To use
-    it as a key of a dict takes for ever. So what is on the unpickler's stack is followed here by its size alone.
+    it as a key of a dict would not end. So what is on the unpickler's stack is followed here by its size alone.
     """
     mark = [0, 0]
     stack: list[list[int]] = []  # of each value: its parts, and how deep its tuples are nested

@@ -298,7 +298,7 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """Return the metadata of any .safetensors file."""
     from safetensors import safe_open
 
-    if not Path(path).is_file():  # opening a pipe would wait for ever
+    if not Path(path).is_file():  # opening a pipe would block
         raise FileNotFoundError(f"there is no file {path}")
     with safe_open(path, "pt") as file:
         return file.metadata() or {}

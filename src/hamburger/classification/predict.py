@@ -55,17 +55,17 @@ class ClassificationVisualizer(Visualizer):
         return to_model_input(self.image(index)[None].to(device))
 
     @torch.no_grad()
-    def answer(self, net: nn.Module, info: Info, device: torch.device, index: int) -> list[float]:
+    def predict(self, net: nn.Module, info: Info, device: torch.device, index: int) -> list[float]:
         """Return the probability of each class."""
         probabilities: list[float] = net(self.input(index, info, device))[0].float().softmax(0).tolist()
         return probabilities
 
-    def judge(self, index: int, answer: list[float]) -> float:
-        return answer[int(self.split.labels[index])]
+    def judge(self, index: int, probabilities: list[float]) -> float:
+        return probabilities[int(self.split.labels[index])]
 
-    def row(self, index: int, answers: Mapping[str, list[float]], note: str = "") -> list[CaptionedImage]:
+    def row(self, index: int, predictions: Mapping[str, list[float]], note: str = "") -> list[CaptionedImage]:
         lines = [f"true: {self.name(index)}{note}"]
-        for name, probabilities in answers.items():
+        for name, probabilities in predictions.items():
             best = max(range(len(probabilities)), key=probabilities.__getitem__)
             lines.append(f"{name}: {self.split.classes[best]} {probabilities[best]:.0%}")
         return [CaptionedImage(self.image(index), "\n".join(lines))]

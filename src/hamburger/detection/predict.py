@@ -133,20 +133,20 @@ class ObjectVisualizer(Visualizer):
     def image(self, index: int) -> Tensor:
         return self.sample(index).image
 
-    def answer(self, net: nn.Module, info: Info, device: torch.device, index: int) -> Objects:
+    def predict(self, net: nn.Module, info: Info, device: torch.device, index: int) -> Objects:
         return detect_objects(net, device, self.image(index))
 
-    def judge(self, index: int, answer: Objects) -> float:
+    def judge(self, index: int, objects: Objects) -> float:
         scene = self.sample(index)
-        total = len(scene.labels) + len(answer["labels"])
-        return 2 * count_correct(answer, scene) / total if total else 1.0
+        total = len(scene.labels) + len(objects["labels"])
+        return 2 * count_correct(objects, scene) / total if total else 1.0
 
-    def row(self, index: int, answers: Mapping[str, Objects], note: str = "") -> list[CaptionedImage]:
+    def row(self, index: int, predictions: Mapping[str, Objects], note: str = "") -> list[CaptionedImage]:
         scene = self.sample(index)
         count = len(scene.labels)
         truth = {"boxes": scene.boxes, "labels": scene.labels, "masks": scene.masks}
         images = [CaptionedImage(self._draw(index, truth), f"{self.name(index)}, {count} objects{note}")]
-        for name, objects in answers.items():
+        for name, objects in predictions.items():
             correct = count_correct(objects, scene)
             caption = f"{name}: {correct} of {count} found, {len(objects['labels']) - correct} wrong"
             images.append(CaptionedImage(self._draw(index, objects), caption))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 FREEDOMS = (("batch", "height", "width"), ("batch",), ())  # sets of dynamic axes, tried in this order
 
 
-# -- what a task says about its network --------------------------------------------------------------------------------
+# -- how a task describes its network ----------------------------------------------------------------------------------
 
 
 Outputs = tuple[Tensor, ...]
@@ -297,8 +297,8 @@ def write_pt2(
     return lambda *zs: outputs(module(*zs))
 
 
-def outputs(answer: Tensor | Outputs) -> Outputs:
-    return (answer,) if isinstance(answer, Tensor) else answer
+def outputs(result: Tensor | Outputs) -> Outputs:
+    return (result,) if isinstance(result, Tensor) else result
 
 
 WRITERS: dict[str, Callable[..., Run]] = {"onnx": write_onnx, "pt2": write_pt2}

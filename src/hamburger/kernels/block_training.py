@@ -1,4 +1,4 @@
-"""The whole block in training with batch norm, forward and back: neither u nor its normed self is ever written.
+"""The whole block in training with batch norm, forward and back: neither u nor the normalised u is written.
 
 The norm needs only sums over codes: see `block_norm`, and docs/design/block.md for the formulas.
 """

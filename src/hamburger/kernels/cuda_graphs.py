@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-RELAXED = 2  # capture mode: other captures and allocations may go on
+RELAXED = 2  # capture mode: other captures and allocations may continue
 NON_BLOCKING = 1  # stream flag: do not synchronise with the default stream, which cannot be captured
 ARGUMENTS = {
     "cuStreamCreate": (c_void_p, c_uint),

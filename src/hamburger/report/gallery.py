@@ -101,7 +101,7 @@ def _data(group: RunGroup) -> tuple[object, ...]:
 
 def _predict(gallery: Gallery, network: GalleryNetwork, index: int) -> Any:
     try:
-        return gallery.visualizer.answer(network.net, network.info, gallery.device, index)
+        return gallery.visualizer.predict(network.net, network.info, gallery.device, index)
     except NotFiniteError as broken:
         raise NotFiniteError(f"report: {network.run.weights}: {broken}") from None
 

@@ -320,17 +320,17 @@ class SegmentationVisualizer(Visualizer):
     def input(self, index: int, info: Info, device: torch.device) -> Tensor:
         return normalise(self.image(index).to(device), info.mean, info.std)[None]
 
-    def answer(self, net: nn.Module, info: Info, device: torch.device, index: int) -> Tensor:
+    def predict(self, net: nn.Module, info: Info, device: torch.device, index: int) -> Tensor:
         return Predictor(net, info, device, side=0)(self.image(index))
 
-    def judge(self, index: int, answer: Tensor) -> float:
-        return measure_accuracy(answer, self.sample(index).label)
+    def judge(self, index: int, prediction: Tensor) -> float:
+        return measure_accuracy(prediction, self.sample(index).label)
 
-    def row(self, index: int, answers: Mapping[str, Tensor], note: str = "") -> list[CaptionedImage]:
+    def row(self, index: int, predictions: Mapping[str, Tensor], note: str = "") -> list[CaptionedImage]:
         label = self.sample(index).label
         first = CaptionedImage(self.image(index), self.name(index) + note)
         images = [first, CaptionedImage(self._colour(label), "label", drawn=True)]
-        for name, prediction in answers.items():
+        for name, prediction in predictions.items():
             images.append(CaptionedImage(self._colour(prediction), name, drawn=True))
             words = f"errors, {100 * measure_accuracy(prediction, label):.1f} % right"
             images.append(CaptionedImage(draw_errors(prediction, label), words, drawn=True))

@@ -158,25 +158,25 @@ class StereoVisualizer(Visualizer):
     def image(self, index: int) -> Tensor:
         return self.sample(index).left
 
-    def answer(self, net: nn.Module, info: Info, device: torch.device, index: int) -> Tensor:
+    def predict(self, net: nn.Module, info: Info, device: torch.device, index: int) -> Tensor:
         sample = self.sample(index)
         return predict_disparity(net, info, device, sample.left, sample.right)
 
-    def judge(self, index: int, answer: Tensor) -> float:
-        return self._errors(index, answer)[0] or 0.0
+    def judge(self, index: int, disparity: Tensor) -> float:
+        return self._errors(index, disparity)[0] or 0.0
 
-    def _errors(self, index: int, answer: Tensor) -> tuple[float, float, float] | tuple[None, None, None]:
+    def _errors(self, index: int, disparity: Tensor) -> tuple[float, float, float] | tuple[None, None, None]:
         truth = self.sample(index).disparity
-        return mean_errors(sum_errors(answer, truth, truth > UNKNOWN))
+        return mean_errors(sum_errors(disparity, truth, truth > UNKNOWN))
 
-    def row(self, index: int, answers: Mapping[str, Tensor], note: str = "") -> list[CaptionedImage]:
+    def row(self, index: int, predictions: Mapping[str, Tensor], note: str = "") -> list[CaptionedImage]:
         truth = self.sample(index).disparity
         highest = float(truth.max())
         images = [
             CaptionedImage(self.image(index), f"{self.name(index)}, left{note}"),
             CaptionedImage(colour_disparity(truth, highest), f"true disparity, up to {highest:.0f} px", drawn=True),
         ]
-        for name, disparity in answers.items():
+        for name, disparity in predictions.items():
             epe, _, over_3 = self._errors(index, disparity)
             errors = "" if epe is None or over_3 is None else f"EPE {epe:.2f} px, {100 * over_3:.1f} % above 3 px"
             images.append(CaptionedImage(colour_disparity(disparity.clamp_min(1e-3), highest), name, drawn=True))

@@ -84,7 +84,7 @@ class Accelerator:
         dist.init_process_group(backend, device_id=device, **group)
 
     def _start_processes(self) -> dict[str, Any]:
-        """Start the calling script again for every further rank, as `torchrun` would; return where they meet."""
+        """Start the calling script again for every further rank, as `torchrun` would; return the rendezvous options."""
         port = _free_port()
         for rank in range(1, self.devices):
             numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": self.devices, "LOCAL_WORLD_SIZE": self.devices}

@@ -93,7 +93,7 @@ def check_augmentation(call: str, crop: int, scales: Sequence[float], flip: bool
 
 
 def draw_view(
-    draws: KeyedRng,
+    rng: KeyedRng,
     size: tuple[int, int],
     *,
     crop: int,
@@ -102,7 +102,7 @@ def draw_view(
     photometric: float = 0.0,
 ) -> AugmentedView:
     """Draw one sample's view. Always draws seven numbers, so that one option does not change the draws of another."""
-    u = [draws.uniform() for _ in range(7)]
+    u = [rng.uniform() for _ in range(7)]
     scale = scales[0] + (scales[1] - scales[0]) * u[0]
     h, w = (max(1, round(side * scale)) for side in size)
     top, left = (random_offset(extent - crop, v) for extent, v in ((h, u[1]), (w, u[2])))

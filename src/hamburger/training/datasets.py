@@ -216,11 +216,11 @@ class SceneLayout(NamedTuple):
     twins: Integers  # families, this image's twin of each
 
 
-def cut_scene(draws: KeyedRng, *, size: int, pieces: int, families: int, present: int) -> SceneLayout:
+def cut_scene(rng: KeyedRng, *, size: int, pieces: int, families: int, present: int) -> SceneLayout:
     """A Voronoi cut around random centres; `present` of the families, each with at least one piece."""
-    centres = draws.below(size, 2 * pieces).reshape(pieces, 2)
-    here = draws.shuffled(families)[:present]
-    order = draws.below(present, pieces)
+    centres = rng.below(size, 2 * pieces).reshape(pieces, 2)
+    here = rng.shuffled(families)[:present]
+    order = rng.below(present, pieces)
     order[:present] = np.arange(present)
     axis = np.arange(size, dtype=np.int32)[:, None]
     squares = (axis - centres.T[:, None].astype(np.int32)) ** 2 * np.int32(pieces)  # 2 size pieces
@@ -232,7 +232,7 @@ def cut_scene(draws: KeyedRng, *, size: int, pieces: int, families: int, present
     for piece in range(1, pieces):
         np.add((rows[piece] + np.int32(piece))[:, None], columns[piece], out=other)
         np.minimum(nearest, other, out=nearest)
-    return SceneLayout((nearest % pieces).astype(np.int64), centres, here[order], draws.below(2, families))
+    return SceneLayout((nearest % pieces).astype(np.int64), centres, here[order], rng.below(2, families))
 
 
 def shade(colour: Colour, twin: str) -> Colour:

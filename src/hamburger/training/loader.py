@@ -204,7 +204,7 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
         """The samples on the device, ready for `cut`."""
 
     @abstractmethod
-    def cut(self, held: Held, indices: Sequence[int], draws: Sequence[KeyedRng], ids: list[str]) -> Part:
+    def cut(self, held: Held, indices: Sequence[int], rngs: Sequence[KeyedRng], ids: list[str]) -> Part:
         """A micro-batch of the held samples at `indices`, each in a view drawn from its own generator."""
 
     # -- iteration -----------------------------------------------------------------------------------------------
@@ -242,8 +242,8 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
             except DataError as broken:
                 raise DataError(f"the data changed during training, at step {step}: {broken}") from broken
             held, indices = self.hold(read), list(range(len(part)))
-        draws = [view_rng(self.seed, step, place) for _, place in part]
-        return self.cut(held, indices, draws, [self.dataset.ids[sample] for sample in samples])
+        rngs = [view_rng(self.seed, step, place) for _, place in part]
+        return self.cut(held, indices, rngs, [self.dataset.ids[sample] for sample in samples])
 
 
 def batch_options(recipe: Any, device: torch.device) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class ThroughputClock:
                 setattr(self, name, state[name])
 
     def peak_mb(self, device: torch.device) -> float:
-        """Peak memory in MiB: of tensors on a GPU, of the whole process on a CPU, 0 where the system does not tell."""
+        """Peak memory in MiB: of tensors on a GPU, of the process on a CPU, 0 if the system does not report it."""
         if device.type == "cuda":
             return max(self.peak, torch.cuda.max_memory_allocated(device) / 2**20)
         try:

@@ -62,7 +62,7 @@ class Run(ABC, Generic[R, P]):
         self.record = LossRecord(self.device)
         self.clock = ThroughputClock()
         self.first = distributed.rank() == 0
-        self.board: SummaryWriter | None = None
+        self.tensorboard: SummaryWriter | None = None
         self.saved: int | None = None  # the step of the last good checkpoint
         self.light = False  # write no checkpoint of the last step
         self._first_step = True  # of this process
@@ -118,7 +118,9 @@ class Run(ABC, Generic[R, P]):
             from torch.utils.tensorboard import SummaryWriter
 
             # purge_step hides what an interrupted run wrote after its last checkpoint
-            self.board = SummaryWriter(str(self.folder.to_write("tensorboard")), purge_step=self.progress.step + 1)
+            self.tensorboard = SummaryWriter(
+                str(self.folder.to_write("tensorboard")), purge_step=self.progress.step + 1
+            )
         try:
             self.steps()
         except (DataError, OSError) as error:
@@ -138,8 +140,8 @@ class Run(ABC, Generic[R, P]):
                 f"{self._how_to_resume()}"
             ) from error
         finally:
-            if self.board is not None:
-                self.board.close()
+            if self.tensorboard is not None:
+                self.tensorboard.close()
 
     def done(self, step: int, terms: dict[str, Tensor], ids: list[str]) -> None:
         """Record the loss terms of a finished step and the images it saw."""
@@ -203,8 +205,8 @@ class Run(ABC, Generic[R, P]):
     def write(self, row: dict[str, Any]) -> None:
         """Append a row to metrics.jsonl, and to TensorBoard where the recipe asks for it."""
         self.folder.append(METRICS, row)
-        if self.board is not None:
-            add_to_tensorboard(self.board, row)
+        if self.tensorboard is not None:
+            add_to_tensorboard(self.tensorboard, row)
 
     def end_interval(self) -> tuple[float, float]:
         """End the clock's current interval: its images per second, and the share of its time spent on data."""

@@ -30,7 +30,7 @@ MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024  # what Linux allows for a name, and 
 
 
 def describe(error: BaseException) -> str:
-    """Return the beginning of what a library says about a damaged file, which may quote the file's bytes."""
+    """Return the beginning of a library's error about a damaged file; it may quote the file's bytes."""
     text = " ".join(str(error).split())[:120]
     return "".join(letter if letter.isprintable() else "?" for letter in text) or type(error).__name__
 

@@ -57,15 +57,15 @@ class Visualizer(ABC):
         return None
 
     @abstractmethod
-    def answer(self, net: nn.Module, info: Info, device: torch.device, index: int) -> Any:
+    def predict(self, net: nn.Module, info: Info, device: torch.device, index: int) -> Any:
         """The network's prediction for the image."""
 
     @abstractmethod
-    def judge(self, index: int, answer: Any) -> float:
+    def judge(self, index: int, prediction: Any) -> float:
         """The `score` of a prediction."""
 
     @abstractmethod
-    def row(self, index: int, answers: Mapping[str, Any], note: str = "") -> list[CaptionedImage]:
+    def row(self, index: int, predictions: Mapping[str, Any], note: str = "") -> list[CaptionedImage]:
         """The image with its ground truth, then the predictions by network name; `note` follows the image's name."""
 
     def legends(self, indices: Sequence[int]) -> list[Legend]:

@@ -92,7 +92,7 @@ def test_a_batch_file_executes_nothing(tmp_path):
 
 
 class Call:
-    """What a stream would like to have called."""
+    """A call that a hostile pickle tries to make."""
 
     def __init__(self, *what):
         self.what = what

@@ -29,7 +29,7 @@ def source(tree, size=16):
 
 
 def files(folder):
-    """All but locks, which stay."""
+    """All files except locks, which are never removed."""
     return [path for path in folder.iterdir() if path.suffix != ".lock"]
 
 
@@ -225,9 +225,9 @@ def test_padding_crops_at_random_positions():
     (batch,) = next(iter(feed.run(0, 1)))
     padded = np.pad(images.images[feed.indices(0)], ((0, 0), (0, 0), (2, 2), (2, 2)))  # black
     positions = set()
-    for got, whole in zip(batch.images.numpy(), padded, strict=True):
+    for actual, whole in zip(batch.images.numpy(), padded, strict=True):
         views = {(y, x): whole[:, y : y + 16, x : x + 16] / np.float32(127.5) - 1 for y in range(5) for x in range(5)}
-        positions.add(next(place for place, view in views.items() if np.array_equal(view, got)))
+        positions.add(next(place for place, view in views.items() if np.array_equal(view, actual)))
     assert len(positions) > 15  # of 25
     (flipped,) = next(iter(ImageBatches(images, batch=64, padding=2, flip=True, seed=3).run(0, 1)))
     same = (flipped.images == batch.images).flatten(1).all(1)
@@ -245,7 +245,7 @@ def test_processes_and_micro_batches_share_one_batch(tree, tmp_path, resident):
         feed = ImageBatches(images, rank=rank, world=2, accumulate=2, **options)
         assert (feed.resident is None) == (resident == "no")
         shares.append(next(iter(feed.run(5, 6))))
-    joined = torch.cat([shares[rank][part].images for part in range(2) for rank in range(2)])
-    torch.testing.assert_close(joined, whole.images, rtol=0, atol=0)
+    combined = torch.cat([shares[rank][part].images for part in range(2) for rank in range(2)])
+    torch.testing.assert_close(combined, whole.images, rtol=0, atol=0)
     with pytest.raises(OptionError, match="multiple of 3"):
         ImageBatches(images, batch=8, world=3)

@@ -37,13 +37,13 @@ def test_masks_against_a_slow_construction(height, width):
     ranks = slow_ranks(rows, columns)
     cells = [(i, j) for i in range(rows) for j in range(columns)]
     s = int(len(cells) ** 0.5)
-    got = build_masks(height, width)
-    assert got.shape == (8, height * width, len(cells))
+    actual = build_masks(height, width)
+    assert actual.shape == (8, height * width, len(cells))
     for head, name in enumerate(HEADS):
         for query in range(height * width):
             query_cell = cells[query % len(cells)]
             row = torch.tensor([slow_sees(name, ranks[query_cell], ranks[cell], s) for cell in cells])
-            assert torch.equal(got[head, query], row), (name, query)
+            assert torch.equal(actual[head, query], row), (name, query)
 
 
 def test_enumeration_of_a_small_grid():
@@ -51,9 +51,9 @@ def test_enumeration_of_a_small_grid():
 
 
 def test_counts_at_32_pixels():
-    got = build_masks(32, 32)
-    assert got.shape == (8, 1024, 256)
-    for name, mask in zip(HEADS, got, strict=True):
+    actual = build_masks(32, 32)
+    assert actual.shape == (8, 1024, 256)
+    for name, mask in zip(HEADS, actual, strict=True):
         per_query = mask.sum(1)
         assert mask.sum() == (8_704 if name.endswith("1") else 17_344)
         low, high = (1, 16) if name.endswith("1") else (16, 17)

@@ -55,8 +55,8 @@ def test_spectral_norm_against_singular_values(layer, scale, convention):
     for _ in range(300):
         _ = layer.weight
     largest = torch.linalg.svdvals(original.flatten(1))[0]
-    wanted = original / (largest if convention == "equality" else largest.clamp_min(1))
-    assert_close(layer.weight, wanted)
+    expected = original / (largest if convention == "equality" else largest.clamp_min(1))
+    assert_close(layer.weight, expected)
     top = torch.linalg.svdvals(layer.weight.flatten(1))[0].item()
     assert top == pytest.approx(1 if convention == "equality" or scale > 1 else scale)
 
@@ -107,13 +107,13 @@ def test_power_iterations_of_all_norms_at_once_match_those_of_each(name):
     one, two = (small(name)[1].double().train() for _ in range(2))
     two.load_state_dict(one.state_dict())
     x, y = torch.randn(2, 3, one.resolution, one.resolution, dtype=torch.float64), torch.tensor([0, 1])
-    wanted = one(x, y)
+    expected = one(x, y)
     before = {key: value.clone() for key, value in two.named_buffers()}
     run_power_iterations(two)
     moved = {key: value.clone() for key, value in two.named_buffers() if not torch.equal(value, before[key])}
     assert {key.rsplit(".", 1)[1] for key in moved} == {"u", "v"}
     with freeze_power_iterations(two):
-        assert_close(two(x, y), wanted)
+        assert_close(two(x, y), expected)
     for key, value in one.named_buffers():
         if key in moved:
             assert_close(moved[key], value)
@@ -180,13 +180,13 @@ def test_upsampling_and_downsampling(layout):
         (upsample, lambda t: F.interpolate(t, scale_factor=2, mode="nearest")),
         (downsample, lambda t: F.avg_pool2d(t, 2)),
     ):
-        out, wanted = mine(x), torchs(x)
-        assert_close(out, wanted)
+        out, expected = mine(x), torchs(x)
+        assert_close(out, expected)
         assert out.is_contiguous(memory_format=layout)
-        cotangent = torch.randn_like(wanted)
-        (got,), (want,) = (torch.autograd.grad(t, x, cotangent) for t in (out, wanted))
-        assert_close(got, want)
-        assert got.is_contiguous(memory_format=layout)
+        cotangent = torch.randn_like(expected)
+        (actual,), (want,) = (torch.autograd.grad(t, x, cotangent) for t in (out, expected))
+        assert_close(actual, want)
+        assert actual.is_contiguous(memory_format=layout)
 
 
 @pytest.mark.gpu
@@ -218,12 +218,12 @@ def test_conditional_batch_norm():
     layer = ConditionalBatchNorm2d(4, num_classes=3, eps=1e-3, momentum=0.25).double()
     x, y = torch.randn(5, 4, 3, 2, dtype=torch.float64) * 2 + 1, torch.tensor([0, 2, 2, 1, 0])
     mean, var = x.mean((0, 2, 3), keepdim=True), x.var((0, 2, 3), unbiased=False, keepdim=True)
-    wanted = (x - mean) / (var + 1e-3).sqrt()
-    assert_close(layer(x, y), wanted)  # gains one, biases zero
+    expected = (x - mean) / (var + 1e-3).sqrt()
+    assert_close(layer(x, y), expected)  # gains one, biases zero
     layer.gain.data.normal_()
     layer.bias.data.normal_()
     for i, k in enumerate(y):
-        one = wanted[i] * layer.gain[k][:, None, None] + layer.bias[k][:, None, None]
+        one = expected[i] * layer.gain[k][:, None, None] + layer.bias[k][:, None, None]
         assert_close(layer(x, y)[i], one)
     layer.norm.reset_running_stats()
     layer(x, y)

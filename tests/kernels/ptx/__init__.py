@@ -1,4 +1,4 @@
-"""Run the PTX of a Gluon kernel on a CPU, and see its races.
+"""Run the PTX of a Gluon kernel on a CPU, and detect its races.
 
 All threads of a program go in lockstep, as vectors of numpy; programs take turns, and give way where they meet others:
 before they read or add to a counter. `parse` reads the text, `decode` makes a step of each instruction by the rules of

@@ -1,4 +1,4 @@
-"""What a thread does with its registers alone."""
+"""Instructions on registers alone."""
 
 from __future__ import annotations
 

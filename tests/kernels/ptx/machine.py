@@ -68,7 +68,7 @@ class Program:
 def launch(
     text: str, grid: tuple[int, ...], arguments: Sequence[int | float], memory: Memory, shared: int, order: Order = list
 ) -> None:
-    """Run a kernel on what was put to memory.
+    """Run a kernel on the arrays in memory.
 
     arguments: addresses and numbers in the order of the kernel's own; what Triton adds behind them is zero.
     shared: bytes. order: which of the programs that still run have a turn in the next round, and in which order.

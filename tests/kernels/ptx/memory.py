@@ -1,4 +1,4 @@
-"""Shared and global memory: bytes, and a watch over who touches them."""
+"""Shared and global memory: bytes, and a record of accesses that detects races."""
 
 from __future__ import annotations
 

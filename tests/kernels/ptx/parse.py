@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Unknown(Exception):
-    """PTX that the emulator does not know. It never guesses: what it does not know, it does not run."""
+    """PTX that the emulator does not know. It never guesses."""
 
 
 class Register(NamedTuple):

@@ -1,4 +1,4 @@
-"""Who may touch what when: the order that barriers make between the warps of a program, and between programs.
+"""The order that barriers establish between the warps of a program, and between programs.
 
 Both keep a record for every two bytes, for neighbours in one word may belong to different threads.
 """
@@ -13,11 +13,11 @@ class Fault(Exception):
 
 
 class Hang(Fault):
-    """Programs wait for what never comes."""
+    """Programs wait for an event that never happens."""
 
 
 class Race(Fault):
-    """Two touch the same memory, one of them writes, and nothing says who comes first."""
+    """Two unordered accesses to the same memory, at least one of them a write."""
 
 
 class Warps:

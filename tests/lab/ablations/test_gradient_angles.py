@@ -44,9 +44,9 @@ def test_norms_and_cosines_match_each_strategy_computed_separately(ham):
     whole = alone["one-step"][0]
     state = {name: value.clone() for name, value in whole.state_dict().items()}
     torch.manual_seed(3)
-    draws = torch.get_rng_state()
+    rng_state = torch.get_rng_state()
     measured = measure_angles(whole, lambda: whole(images).square().sum())
-    assert torch.equal(torch.get_rng_state(), draws)
+    assert torch.equal(torch.get_rng_state(), rng_state)
     # the pass by hand has moved the norm's statistics of its own network once, this one not at all
     assert all(torch.equal(value, state[name]) for name, value in whole.state_dict().items())
     assert whole[1].ham.grad == hb.one_step and whole[1].ham.backend == "auto"

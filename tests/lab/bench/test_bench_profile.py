@@ -25,8 +25,8 @@ from hamburger_lab.pages.hams import profile_markdown as page
         ("sm90_xmma_gemm_bf16bf16_tilesize64x64x64", "sm90_xmma_gemm_bf16bf16_tilesize64x64x64"),
     ],
 )  # fmt: skip
-def test_kernel_names_are_shortened(kernel, wanted):
-    assert bench.short_kernel_name(kernel) == wanted
+def test_kernel_names_are_shortened(kernel, expected):
+    assert bench.short_kernel_name(kernel) == expected
 
 
 def test_kernel_events_are_summed_longest_first():

@@ -482,10 +482,10 @@ def test_interrupted_run_keeps_its_rows(tmp_path, monkeypatch):
     result = tmp_path / "rows.jsonl"
     through = table3._row
 
-    def row(plan, setting, subject, n, environment):
-        if subject.name == "sgr" and n == 256:
+    def row(plan, setting, module, n, environment):
+        if module.name == "sgr" and n == 256:
             raise KeyboardInterrupt
-        return through(plan, setting, subject, n, environment)
+        return through(plan, setting, module, n, environment)
 
     monkeypatch.setattr(table3, "_row", row)
     assert command(monkeypatch, "--modules", "a2,sgr", "--sizes", "64,256", "--channels", 16, "--json", result) != 0

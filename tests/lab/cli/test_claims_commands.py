@@ -89,7 +89,7 @@ def test_claims_only_prints_one_claim_and_suggests_names(tmp_path):
     (tmp_path / "ablation_parts_x.jsonl").write_text("".join(json.dumps(one) + "\n" for one in made))
     output = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"])
     assert "detectable: 2.48 points, of whole - without-ham" in output.stdout
-    assert "(beside" not in output.stdout  # there is nothing else, so these scenes decide
+    assert "photographs decide" not in output.stdout  # there is nothing else, so these scenes decide
     wide = CliRunner().invoke(app, ["claims", "--results", str(tmp_path)], env={"COLUMNS": "120"})
     assert "detectable" in wide.stdout
     wrong = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "part-ham"])

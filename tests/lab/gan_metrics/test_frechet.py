@@ -128,17 +128,17 @@ def test_any_split_gives_the_moments_of_the_whole(cuts, seed, offset):
     moments = Moments(5)
     for part in x.split(cuts):
         moments.update(part)
-    got, noise = moments.gaussian(), 1e-12 + 1e-15 * offset
-    assert got.count == x.shape[0]
-    assert got.mean.numpy() == pytest.approx(x.numpy().mean(0), rel=1e-14, abs=1e-14)
-    assert got.covariance.numpy() == pytest.approx(np.cov(x.numpy().T), rel=noise * 100, abs=noise * 100)
+    actual, noise = moments.gaussian(), 1e-12 + 1e-15 * offset
+    assert actual.count == x.shape[0]
+    assert actual.mean.numpy() == pytest.approx(x.numpy().mean(0), rel=1e-14, abs=1e-14)
+    assert actual.covariance.numpy() == pytest.approx(np.cov(x.numpy().T), rel=noise * 100, abs=noise * 100)
 
 
 def test_float32_features_far_from_zero_keep_their_spread():
     """Sums of squares in float32 would have no correct digit here."""
     x = (4096 + torch.randn(1000, 3) * 0.01).float()
-    got = fit_gaussian(x).covariance
-    assert got.numpy() == pytest.approx(np.cov(x.double().numpy().T), rel=1e-9, abs=1e-15)
+    actual = fit_gaussian(x).covariance
+    assert actual.numpy() == pytest.approx(np.cov(x.double().numpy().T), rel=1e-9, abs=1e-15)
 
 
 def test_too_few_samples_warn():

@@ -91,9 +91,9 @@ def test_streamed_statistics_equal_those_of_all_features():
     x = images(20)
     whole = fit_gaussian(extractor(x))
     for split in (1, 7, 20):
-        got, kept = collect_features(x.split(split), extractor, keep=9)
-        torch.testing.assert_close(got.mean, whole.mean, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(got.covariance, whole.covariance, rtol=1e-4, atol=1e-6)
+        actual, kept = collect_features(x.split(split), extractor, keep=9)
+        torch.testing.assert_close(actual.mean, whole.mean, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(actual.covariance, whole.covariance, rtol=1e-4, atol=1e-6)
         assert_close(kept, extractor(x[:9]))
     with pytest.raises(InputError, match="no images"):
         collect_features([], extractor)
@@ -102,13 +102,13 @@ def test_streamed_statistics_equal_those_of_all_features():
 def test_a_result_names_its_extractor():
     extractor = module_extractor(Small(), "small", size=12)
     kernel, neighbours = KernelDistance(0.125, 0.25, 4, 20), PrecisionRecall(0.5, 0.75, 3)
-    got = Distances(extractor.label, 40, 30, 1.5, kernel, neighbours)
-    row = got.row()
-    assert got.name == row["name"] == "frechet[small@12]"
+    actual = Distances(extractor.label, 40, 30, 1.5, kernel, neighbours)
+    row = actual.row()
+    assert actual.name == row["name"] == "frechet[small@12]"
     assert row["extractor"] == extractor.label
-    assert extractor.label in str(got)
-    assert "FID" not in str(got)
+    assert extractor.label in str(actual)
+    assert "FID" not in str(actual)
     assert (row["frechet"], row["kid"], row["precision"], row["recall"]) == (1.5, 0.125, 0.5, 0.75)
-    assert row["kid_subset_std"] == pytest.approx(row["kid_standard_error"] * math.sqrt(4)) and "+-" not in str(got)
-    assert f"{row['kid']:.5f} (subsets of 20 vary by {row['kid_subset_std']:.5f}), precision" in str(got)
+    assert row["kid_subset_std"] == pytest.approx(row["kid_standard_error"] * math.sqrt(4)) and "+-" not in str(actual)
+    assert f"{row['kid']:.5f} (subsets of 20 vary by {row['kid_subset_std']:.5f}), precision" in str(actual)
     assert (row["real_images"], row["fake_images"], row["kid_subset_size"], row["neighbours"]) == (40, 30, 20, 3)

@@ -1,4 +1,4 @@
-"""Precision and recall of point sets whose answer can be read off, and against plain loops."""
+"""Precision and recall of point sets with known values, and against plain loops."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_radii_by_hand():
 def test_sets_by_hand():
     real, fake = line(0, 1, 2, 3), line(0.5, 1.5, 40, 41)
     # k = 1: real balls of radius 1 hold 0.5 and 1.5; fake balls reach [-0.5, 1.5] and [0.5, 2.5] and those near 40
-    got = precision_recall(real, fake, k=1)
-    assert (got.precision, got.recall, got.k) == (0.5, 0.75, 1)
+    actual = precision_recall(real, fake, k=1)
+    assert (actual.precision, actual.recall, actual.k) == (0.5, 0.75, 1)
 
 
 def test_equal_sets_and_sets_far_apart():
@@ -51,23 +51,23 @@ def test_equal_sets_and_sets_far_apart():
 def test_a_collapsed_generator_is_precise_and_recalls_little():
     real = torch.randn(200, 2)
     collapsed = real[:1].repeat(50, 1)
-    got = precision_recall(real, collapsed)
-    assert got.precision == 1
-    assert got.recall == 1 / 200  # balls of radius 0 hold the one real sample that was copied
+    actual = precision_recall(real, collapsed)
+    assert actual.precision == 1
+    assert actual.recall == 1 / 200  # balls of radius 0 hold the one real sample that was copied
 
 
 def test_the_boundary_belongs_to_the_ball():
-    got = precision_recall(line(0, 1), line(2, 2), k=1)
-    assert got.precision == 1
-    assert got.recall == 0
+    actual = precision_recall(line(0, 1), line(2, 2), k=1)
+    assert actual.precision == 1
+    assert actual.recall == 0
 
 
 @given(st.integers(4, 12), st.integers(4, 12), st.integers(1, 3), st.integers(0, 10**6))
 def test_precision_and_recall_match_loops(n, m, k, seed):
     torch.manual_seed(seed)
     real, fake = torch.randn(n, 2).double(), torch.randn(m, 2).double() * 1.5
-    got = precision_recall(real, fake, k=k)
-    assert (got.precision, got.recall) == pytest.approx(by_loops(real.tolist(), fake.tolist(), k))
+    actual = precision_recall(real, fake, k=k)
+    assert (actual.precision, actual.recall) == pytest.approx(by_loops(real.tolist(), fake.tolist(), k))
 
 
 def test_blocks_change_nothing(monkeypatch):

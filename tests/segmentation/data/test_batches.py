@@ -30,7 +30,7 @@ def same(parts, others):
     )
 
 
-def joined(parts):
+def concatenate(parts):
     return torch.cat([p.images for p in parts]), torch.cat([p.labels for p in parts]), [i for p in parts for i in p.ids]
 
 
@@ -50,9 +50,9 @@ def test_colour_changes_alter_images_only():
 
 @pytest.mark.parametrize(("world", "accumulate"), [(2, 1), (4, 1), (1, 2), (2, 2)])
 def test_processes_and_micro_batches_form_the_global_batch(world, accumulate):
-    whole = joined(batches(batch=8).at(5))
+    whole = concatenate(batches(batch=8).at(5))
     ranks = [batches(batch=8, rank=rank, world=world, accumulate=accumulate).at(5) for rank in range(world)]
-    pieces = joined([ranks[rank][part] for part in range(accumulate) for rank in range(world)])
+    pieces = concatenate([ranks[rank][part] for part in range(accumulate) for rank in range(world)])
     assert torch.equal(whole[0], pieces[0]) and torch.equal(whole[1], pieces[1]) and whole[2] == pieces[2]
 
 

@@ -45,9 +45,9 @@ class Figures(ImageSource):
         return self.length
 
     def read(self, index: int) -> ImageChunk:
-        draws = KeyedRng(self.seed, list(FIGURES).index(self.split), index)
+        rng = KeyedRng(self.seed, list(FIGURES).index(self.split), index)
         label = index % len(FORMS)
-        hue, place_y, place_x, reach, ground = (draws.uniform() for _ in range(5))
+        hue, place_y, place_x, reach, ground = (rng.uniform() for _ in range(5))
         radius = self.size * (0.2 + 0.12 * reach)
         room = self.size - 2 * radius
         centre = (radius + room * place_y, radius + room * place_x)

@@ -123,9 +123,9 @@ class SceneBatches(BatchLoader[DetectionSet, Scene, list[Scene], SceneBatch]):
     def hold(self, samples: Iterable[Scene]) -> list[Scene]:
         return [scene.to(self.device) for scene in samples]
 
-    def cut(self, held: list[Scene], indices: Sequence[int], draws: Sequence[KeyedRng], ids: list[str]) -> SceneBatch:
+    def cut(self, held: list[Scene], indices: Sequence[int], rngs: Sequence[KeyedRng], ids: list[str]) -> SceneBatch:
         views = []
-        for i, each in zip(indices, draws, strict=True):
+        for i, each in zip(indices, rngs, strict=True):
             h, w = held[i].image.shape[-2:]
             view = draw_view(each, (h, w), crop=self.crop, scales=self.scales, flip=self.flip)
             views.append(augment_scene(held[i], view, crop=self.crop, pad=self.pad))

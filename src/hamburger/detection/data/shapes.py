@@ -3,7 +3,7 @@
 A class is a form (disc, square, triangle, cross, ring) in warm or cool light. The form is easy to see. The light is the
 same for all shapes of one image. The background is cut into tiles. Every tile and every shape has a random tint between
 red and blue (`jitter`), and all of them together are shifted a little to red (warm) or to blue (cool, `shift`). One
-shape says little about the light, since its random tint is larger than the shift; the mean over the whole image tells.
+shape says little about the light, since its random tint is larger than the shift; the mean over the image shows it.
 So a detector finds forms from local detail, but warm and cool only from global context: the low-rank-plus-noise model
 of the paper's Eq. 1.
 
@@ -86,32 +86,32 @@ class ShapesSet(DetectionSet):
         self.colours = np.array(list(FORMS.values()), np.int64)
 
     def read(self, index: int) -> Scene:
-        draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
-        twin = int(draws.below(2, 1)[0])
-        ground = cut_scene(draws, size=self.size, pieces=self.tiles, families=1, present=1).piece
-        forms, visible = self.place_shapes(draws)
-        tints = np.rint(self.jitter * draws.noise(self.tiles + len(forms)) + (1 - 2 * twin) * self.shift)
+        rng = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
+        twin = int(rng.below(2, 1)[0])
+        ground = cut_scene(rng, size=self.size, pieces=self.tiles, families=1, present=1).piece
+        forms, visible = self.place_shapes(rng)
+        tints = np.rint(self.jitter * rng.noise(self.tiles + len(forms)) + (1 - 2 * twin) * self.shift)
         tint = tints.astype(np.int64)[:, None] * WARM  # pieces 3
         image = BACKGROUND + tint[: self.tiles][ground]  # size size 3
         for form, shape_tint, mask in zip(forms, tint[self.tiles :], visible, strict=True):
-            image[mask] = self.colours[form] + shape_tint + draw_texture(draws, self.size)[mask][:, None]
+            image[mask] = self.colours[form] + shape_tint + draw_texture(rng, self.size)[mask][:, None]
         masks = torch.from_numpy(visible)
-        noisy = np.moveaxis(image, -1, 0) + self.noise * draws.noise(3, self.size, self.size)
+        noisy = np.moveaxis(image, -1, 0) + self.noise * rng.noise(3, self.size, self.size)
         pixels = torch.from_numpy(np.rint(noisy).clip(0, 255).astype(np.uint8))
         labels = torch.tensor(forms) * 2 + twin
         areas = torch.from_numpy(visible.sum((1, 2)).astype(np.float64))
         return Scene(pixels, find_boxes(masks), labels, masks, areas, torch.zeros(len(forms), dtype=torch.bool))
 
-    def place_shapes(self, draws: KeyedRng) -> tuple[list[int], Mask]:
+    def place_shapes(self, rng: KeyedRng) -> tuple[list[int], Mask]:
         """Forms, and the visible part of each shape.   m, m size size"""
-        count = self.shapes - int(draws.below(self.shapes // 2 + 1, 1)[0])
+        count = self.shapes - int(rng.below(self.shapes // 2 + 1, 1)[0])
         forms: list[int] = []
         areas: list[int] = []  # pixels of each whole shape
         visible = np.zeros((0, self.size, self.size), np.bool_)
         for _ in range(count):
-            form = int(draws.below(len(FORMS), 1)[0])
+            form = int(rng.below(len(FORMS), 1)[0])
             for _ in range(TRIES):
-                mask = draw_shape(list(FORMS)[form], draws, self.size)
+                mask = draw_shape(list(FORMS)[form], rng, self.size)
                 remaining = visible & ~mask
                 if (MAX_HIDDEN * remaining.sum((1, 2)) >= areas).all():
                     forms, areas = [*forms, form], [*areas, int(mask.sum())]
@@ -120,11 +120,11 @@ class ShapesSet(DetectionSet):
         return forms, visible
 
 
-def draw_shape(form: str, draws: KeyedRng, size: int) -> Mask:
+def draw_shape(form: str, rng: KeyedRng, size: int) -> Mask:
     """The mask of one shape at a random place, by integer arithmetic only.   size size"""
     smallest, largest = size // 12, size // 6
-    radius = smallest + int(draws.below(largest - smallest + 1, 1)[0])
-    top, left = draws.below(size - 2 * radius, 2).tolist()
+    radius = smallest + int(rng.below(largest - smallest + 1, 1)[0])
+    top, left = rng.below(size - 2 * radius, 2).tolist()
     y = np.arange(size)[:, None] - top - radius
     x = np.arange(size)[None] - left - radius
     square = (abs(y) <= radius) & (abs(x) <= radius)
@@ -140,9 +140,9 @@ def draw_shape(form: str, draws: KeyedRng, size: int) -> Mask:
     return square
 
 
-def draw_texture(draws: KeyedRng, size: int) -> Integers:
+def draw_texture(rng: KeyedRng, size: int) -> Integers:
     """Brightness offsets: plain, horizontal or vertical stripes, or checks.   size size"""
-    kind, period = int(draws.below(4, 1)[0]), 2 + int(draws.below(4, 1)[0])
+    kind, period = int(rng.below(4, 1)[0]), 2 + int(rng.below(4, 1)[0])
     y, x = (np.arange(size) // period)[:, None], (np.arange(size) // period)[None]
     parity = ((0 * y + 0 * x), y + 0 * x, 0 * y + x, y + x)[kind] % 2
     return CONTRAST * (2 * parity - 1) * (kind > 0)

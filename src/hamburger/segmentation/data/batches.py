@@ -53,8 +53,8 @@ class SegmentationBatches(PackedImageLoader[SegmentationSet, SegmentationBatch])
         return to_pixels(self.dataset[index])
 
     def cut(
-        self, packed: PackedImages, indices: Sequence[int], draws: Sequence[KeyedRng], ids: list[str]
+        self, packed: PackedImages, indices: Sequence[int], rngs: Sequence[KeyedRng], ids: list[str]
     ) -> SegmentationBatch:
-        views = [draw_view(each, packed.sizes[i], **self.views) for i, each in zip(indices, draws, strict=True)]
+        views = [draw_view(each, packed.sizes[i], **self.views) for i, each in zip(indices, rngs, strict=True)]
         images, labels = render(packed, indices, views, crop=self.crop)
         return SegmentationBatch(images, labels, ids)

@@ -1,4 +1,4 @@
-"""`patchwork` and `patchwork-glyphs`: generated scenes whose classes can only be told from the whole image.
+"""`patchwork` and `patchwork-glyphs`: generated scenes whose classes only the whole image shows.
 
 A scene is cut into many scattered pieces. Every piece belongs to a family, which its colour shows clearly. Each family
 has two twins, warm and cool, and all pieces of one family in one image are the same twin. The variants differ in what
@@ -87,9 +87,9 @@ class Patchwork(SegmentationSet):
 
     def read(self, index: int) -> Sample:
         """Return scene number `index`: 3 size size and size size."""
-        draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
-        layout = cut_scene(draws, size=self.size, pieces=self.pieces, families=self.families, present=self.present)
-        noise = self.noise * draws.noise(3, self.size, self.size)
+        rng = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
+        layout = cut_scene(rng, size=self.size, pieces=self.pieces, families=self.families, present=self.present)
+        noise = self.noise * rng.noise(3, self.size, self.size)
         image = np.rint(self.paint(layout, noise)).clip(0, 255).astype(np.uint8)
         label = (2 * layout.families + layout.twins[layout.families])[layout.piece].astype(np.uint8)
         return Sample(torch.from_numpy(image), torch.from_numpy(label))

@@ -154,17 +154,17 @@ class StereoBatches(PackedImageLoader[StereoSet, StereoBatch]):
         packed[..., 2, :] = np.ascontiguousarray(sample.disparity.numpy(), np.float32)[..., None].view(np.uint8)
         return PackedSample(torch.from_numpy(packed).view(torch.int32).squeeze(-1).flatten(0, 1), (h, w))
 
-    def view(self, draws: KeyedRng, size: tuple[int, int]) -> AugmentedView:
+    def view(self, rng: KeyedRng, size: tuple[int, int]) -> AugmentedView:
         """A random view. Six numbers are drawn whatever the options, so that one option does not affect another."""
-        u = [draws.uniform() for _ in range(6)]
+        u = [rng.uniform() for _ in range(6)]
         top, left = (random_offset(extent - side, v) for extent, side, v in zip(size, self.crop, u, strict=False))
         jitter = [self.photometric * (2 * v - 1) for v in u[3:]]
         return AugmentedView(*size, top, left, self.flip and u[2] < 0.5, jitter[0], 1 + jitter[1], 1 + jitter[2])
 
     def cut(
-        self, packed: PackedImages, indices: Sequence[int], draws: Sequence[KeyedRng], ids: list[str]
+        self, packed: PackedImages, indices: Sequence[int], rngs: Sequence[KeyedRng], ids: list[str]
     ) -> StereoBatch:
-        views = [self.view(each, packed.sizes[i]) for i, each in zip(indices, draws, strict=True)]
+        views = [self.view(each, packed.sizes[i]) for i, each in zip(indices, rngs, strict=True)]
         device = packed.pixels.device
         rows = [(packed.starts[i], v.h, v.w, v.top, v.left, v.flip) for i, v in zip(indices, views, strict=True)]
         start, h, w, top, left, flip = upload(rows, device).T.unsqueeze(-1)  # each b 1

@@ -108,34 +108,34 @@ class PlanesSet(StereoSet):
         self.ids = [f"{split}-{i:05d}" for i in range(length)]
 
     def read(self, index: int, *, occlusions: bool = True) -> StereoSample:
-        draws = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
-        surfaces = self.surfaces(draws)
+        rng = KeyedRng(self.seed, list(SPLITS).index(self.split), index)
+        surfaces = self.surfaces(rng)
         y, x = np.meshgrid(*(np.arange(n, dtype=np.float64) for n in (self.height, self.width)), indexing="ij")
         nearest, points, disparity = render_view(surfaces, x, y, right=False)
         left = paint_view(surfaces, nearest, points, y)
         nearest_right, points_right, _ = render_view(surfaces, x, y, right=True)
-        exposure = 1 + EXPOSURE * (draws.uniform() - 0.5)
+        exposure = 1 + EXPOSURE * (rng.uniform() - 0.5)
         right = exposure * paint_view(surfaces, nearest_right, points_right, y)
-        noisy = (view + self.noise * draws.noise(3, *x.shape) for view in (left, right))
+        noisy = (view + self.noise * rng.noise(3, *x.shape) for view in (left, right))
         one, other = (torch.from_numpy(np.rint(view).clip(0, 255).astype(np.uint8)) for view in noisy)
         seen = torch.from_numpy(find_visible(surfaces, nearest, x - disparity, y)) if occlusions else None
         truth = torch.from_numpy(disparity.astype(np.float32))
         return StereoSample(one, other, truth, seen)
 
-    def surfaces(self, draws: KeyedRng) -> list[Surface]:
+    def surfaces(self, rng: KeyedRng) -> list[Surface]:
         """The ground, then the planes in front of it."""
         largest = self.max_disparity - 1.0
         middle = (0.5 * (self.width - 1), 0.5 * (self.height - 1))
-        surfaces = [self._surface(draws, middle, middle, (1.0, GROUND_DISPARITY * largest), ground=True)]
+        surfaces = [self._surface(rng, middle, middle, (1.0, GROUND_DISPARITY * largest), ground=True)]
         for _ in range(self.planes):
-            centre = (draws.uniform() * (self.width - 1), draws.uniform() * (self.height - 1))
-            reach = (self.width * (0.06 + 0.16 * draws.uniform()), self.height * (0.1 + 0.25 * draws.uniform()))
-            surfaces.append(self._surface(draws, centre, reach, (0.15 * largest, largest), ground=False))
+            centre = (rng.uniform() * (self.width - 1), rng.uniform() * (self.height - 1))
+            reach = (self.width * (0.06 + 0.16 * rng.uniform()), self.height * (0.1 + 0.25 * rng.uniform()))
+            surfaces.append(self._surface(rng, centre, reach, (0.15 * largest, largest), ground=False))
         return surfaces
 
     def _surface(
         self,
-        draws: KeyedRng,
+        rng: KeyedRng,
         centre: tuple[float, float],
         reach: tuple[float, float],
         between: tuple[float, float],
@@ -143,23 +143,23 @@ class PlanesSet(StereoSet):
         ground: bool,
     ) -> Surface:
         """A random surface, slanted only so far that all its disparities stay between 1 and the largest."""
-        kind, turn, shape = (int(n) for n in draws.below(60, 3))
+        kind, turn, shape = (int(n) for n in rng.below(60, 3))
         turned = TURNS[0] if ground else TURNS[turn % len(TURNS)]
         low, high = between
-        d = low + (high - low) * draws.uniform()
-        a, b = (MAX_SLANT * (2 * draws.uniform() - 1) for _ in range(2))
+        d = low + (high - low) * rng.uniform()
+        a, b = (MAX_SLANT * (2 * rng.uniform() - 1) for _ in range(2))
         across, along = _upright_extent(reach, turned)
         allowed, tilt = min(d - 1.0, self.max_disparity - 1.0 - d), abs(a) * across + abs(b) * along
         if tilt > allowed:
             a, b = a * allowed / tilt, b * allowed / tilt
-        colours = 25 + draws.below(206, 6).reshape(2, 3).astype(np.float64)
+        colours = 25 + rng.below(206, 6).reshape(2, 3).astype(np.float64)
         # the ground has no edges: without texture, or with a repeated one, nothing would show its distance
         texture: Texture = flat_texture
         if ground or kind >= 30:
-            lattices = [draws.below(256, CELLS * CELLS).reshape(CELLS, CELLS) / 255 for _ in OCTAVES]
+            lattices = [rng.below(256, CELLS * CELLS).reshape(CELLS, CELLS) / 255 for _ in OCTAVES]
             texture = partial(noise_texture, lattices)
         elif kind >= 15:
-            texture = partial(wave_texture, *(draws.below(9, 2) + 6.0))
+            texture = partial(wave_texture, *(rng.below(9, 2) + 6.0))
         c = d - a * centre[0] - b * centre[1]
         return Surface(a, b, c, texture, colours, centre, None if ground else reach, turned, shape % 2 == 0)
 

@@ -1,4 +1,4 @@
-"""Files and folders as named; outputs that never overwrite each other."""
+"""Images from files and folders; every output gets its own name."""
 
 from __future__ import annotations
 

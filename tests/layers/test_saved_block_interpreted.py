@@ -1,4 +1,4 @@
-"""What the fused block keeps for its backward pass, in Triton's interpreter."""
+"""What the fused block saves for its backward pass, in Triton's interpreter."""
 
 from __future__ import annotations
 

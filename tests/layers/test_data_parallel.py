@@ -1,4 +1,4 @@
-"""Two gloo processes with half a batch each, against one process with all of it: draws and batch norms."""
+"""Two gloo processes with half a batch each match one process on the global batch: random numbers and batch norms."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def drawn(name, share):
 
 
 def normed(name, share, sync):
-    """Two training steps: outputs, gradients of the input and the parameters, what is remembered."""
+    """Two training steps: outputs, gradients of the input and the parameters, buffers."""
     torch.manual_seed(0)
     norm = NORMS[name]().double()
     for parameter in norm.parameters():
@@ -89,7 +89,7 @@ def worker(rank, folder):
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("joined")
+    folder = tmp_path_factory.mktemp("ranks")
     forkserver.run(worker, str(folder))
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
 
@@ -98,8 +98,8 @@ def parts(tmp_path_factory):
 def test_micro_batches_draw_the_numbers_of_the_global_batch(name, parts):
     first, second = (part["draws"][name] for part in parts)
     whole = drawn(name, slice(None))
-    for a, b, joined in zip(first, second, whole, strict=True):
-        assert_close(torch.cat([a, b]), joined)
+    for a, b, expected in zip(first, second, whole, strict=True):
+        assert_close(torch.cat([a, b]), expected)
     assert not torch.equal(whole[0], whole[1])  # the second call draws anew, still together
 
 
@@ -108,13 +108,13 @@ def test_norms_of_two_ranks_match_the_global_batch(name, parts):
     first, second = (part["norms"][name] for part in parts)
     whole = normed(name, slice(None), sync=False)
     for key in ("outs", "grads"):
-        for a, b, joined in zip(first[key], second[key], whole[key], strict=True):
-            assert_close(torch.cat([a, b]), joined)
-    for key, joined in whole["weights"].items():
-        assert_close(first["weights"][key] + second["weights"][key], joined)
-    for key, joined in whole["state"].items():
+        for a, b, expected in zip(first[key], second[key], whole[key], strict=True):
+            assert_close(torch.cat([a, b]), expected)
+    for key, expected in whole["weights"].items():
+        assert_close(first["weights"][key] + second["weights"][key], expected)
+    for key, expected in whole["state"].items():
         assert torch.equal(first["state"][key], second["state"][key])
-        assert_close(first["state"][key].double(), joined.double())
+        assert_close(first["state"][key].double(), expected.double())
     assert_close(first["eval"], whole["eval"])
 
 

@@ -37,8 +37,8 @@ def photos(tmp_path):
 
 
 def run(folder, out, classes=CLASSES, overlay=True):
-    answers = SegmentationPredictor(ByColour(), info(classes), "cpu", overlay=overlay)
-    return predict_folder(answers, find_images([folder]), out)
+    predictor = SegmentationPredictor(ByColour(), info(classes), "cpu", overlay=overlay)
+    return predict_folder(predictor, find_images([folder]), out)
 
 
 def test_label_png_has_class_values_at_the_original_size(photos, tmp_path):
@@ -99,8 +99,8 @@ def test_out_of_memory_fails_one_image_only(photos, tmp_path):
                 raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ...")
             return super().forward(x)
 
-    answers = SegmentationPredictor(Hungry(), info(), "cpu")
-    summary = predict_folder(answers, find_images([photos]), tmp_path / "o")
+    predictor = SegmentationPredictor(Hungry(), info(), "cpu")
+    summary = predict_folder(predictor, find_images([photos]), tmp_path / "o")
     assert len(summary.done) == 2 and "--max-pixels" in dict(summary.failed)[str(photos / "a.png")]
 
 

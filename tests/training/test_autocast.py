@@ -1,4 +1,4 @@
-"""What mixed precision rounds, and what it leaves."""
+"""What autocast rounds, and what it does not."""
 
 from __future__ import annotations
 
