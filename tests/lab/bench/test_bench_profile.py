@@ -11,7 +11,7 @@ from hamburger_lab.pages.hams import profile_markdown as page
 
 
 @pytest.mark.parametrize(
-    ("kernel", "wanted"),
+    ("kernel", "expected"),
     [
         ("nmf_kernel", "nmf_kernel"),
         ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD"),
