@@ -218,7 +218,7 @@ def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], pale
     """
     from PIL import Image, ImageOps
 
-    overlay = Image.fromarray(_blend(image, label, palette).numpy())
+    overlay = Image.fromarray(blend_labels(image, label, palette).numpy())
     overlay = ImageOps.scale(overlay, max(1, -(-SMALLEST // max(overlay.size))), Image.Resampling.NEAREST)
     overlay.thumbnail((LARGEST, LARGEST), Image.Resampling.BILINEAR)
     shares = sorted(measure_class_shares(label, classes).items(), key=lambda item: -item[1])
@@ -234,7 +234,7 @@ def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], pale
     return buffer.getvalue()
 
 
-def _blend(image: Tensor, label: Tensor, palette: Sequence[Colour]) -> Tensor:
+def blend_labels(image: Tensor, label: Tensor, palette: Sequence[Colour]) -> Tensor:
     """Blend image and label colours in bands of rows, to save memory.   3 h w and h w   ->   h w 3, uint8"""
     colours, opacity = torch.tensor(palette, dtype=torch.float32), torch.full((len(palette), 1), OPACITY)
     opacity[0] = 0
