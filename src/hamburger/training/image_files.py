@@ -125,8 +125,8 @@ def _opened(path: Path, *, load: bool = True) -> Iterator[Any]:
                 check_pixels(path, *image.size)  # known from the header; decoding allocates them
                 if image.mode == "F":
                     raise DataError(f"{path}: its pixels are floating-point numbers; save 8 or 16 bits per channel")
-                if image.format == "TIFF":  # a tile may be larger than the image
-                    check_pixels(path, image.tag_v2.get(TILE_WIDTH, 0), image.tag_v2.get(TILE_LENGTH, 0))
+                tags = getattr(image, "tag_v2", {})  # of a TIFF, whose tiles may be larger than the image
+                check_pixels(path, tags.get(TILE_WIDTH, 0), tags.get(TILE_LENGTH, 0))
                 if load and image.format in ("JPEG", "MPO"):
                     _check_scans(path, file)
                 if load:
