@@ -13,7 +13,7 @@ from hamburger.cli.output import Device, Flip, WeightsPath, Window, parse_floats
 
 def predict(
     weights: WeightsPath,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="JPEG, PNG, WebP files, or folders of them")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="image files, or folders of them")],
     out: Annotated[Path, typer.Option(help="folder for summary.json and the output files")],
     list_file: Annotated[
         Path | None,

@@ -365,7 +365,7 @@ def read_square(path: Path, size: int) -> Tensor:
 
 
 def read_image(path: Path) -> Tensor:
-    """One JPEG, PNG or WebP file as 3 h w uint8 RGB; an unreadable file raises with its path.
+    """One image file as 3 h w uint8 RGB; an unreadable file raises with its path.
 
     The EXIF rotation is applied. Grey becomes three equal channels, 16 bits become 8, a palette or CMYK becomes RGB,
     transparent pixels are put on white, and of an animation the first frame is taken.

@@ -28,7 +28,7 @@ from hamburger.stereo.evaluate import BOUNDS, mean_errors, sum_errors
 from hamburger.stereo.model import StereoNet
 from hamburger.training.datasets import join_names
 from hamburger.training.image_files import encode_image, normalise
-from hamburger.training.task import Score
+from hamburger.training.task import Metric
 from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
 
 MAX_PNG_SCALE = 256  # PNG values per pixel of disparity, as in KITTI
@@ -150,7 +150,7 @@ ERROR_COLOURS = ((222, 222, 216), (230, 159, 0), (213, 94, 0), UNKNOWN_COLOUR)
 
 
 class StereoVisualizer(Visualizer):
-    score = Score("epe", "EPE", "px", higher=False)
+    metric = Metric("epe", "EPE", "px", higher=False)
     each = 4
     images = "whole pairs, disparities from dark (far) to light (near) on one scale for a row, unknown ones grey"
     sample: Callable[[int], StereoSample]

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
 from hamburger.errors import DataError, check_choice, check_count, check_seed, shorten, show
-from hamburger.training.image_files import SUFFIXES, read_square
+from hamburger.training.image_files import KINDS, SUFFIXES, read_square
 from hamburger.training.loader import KeyedRng
 from hamburger.training.safe_files import read_lines
 
@@ -127,7 +127,7 @@ class ClassFolders(ImageSource):
                 f"{self.name}: {folder} has no directory with images; it needs one directory per class, such as "
                 f"{folder / 'cats' / 'first.jpg'}"
             )
-        empty = [f"{folder / name}: no JPEG, PNG or WebP file" for name, paths in images.items() if not paths]
+        empty = [f"{folder / name}: no {KINDS} file" for name, paths in images.items() if not paths]
         if empty:
             raise DataError(f"{self.name}: classes without images: {'; '.join(empty)}; fill or remove them", empty)
         return tuple(images), [(path, i) for i, paths in enumerate(images.values()) for path in paths]
