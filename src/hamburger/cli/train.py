@@ -44,11 +44,11 @@ def train(
     training = partial(run_training, resolved, run, data=data, resume=resume, light=light, profile=profile, **hardware)
     result = run_with_display(training)
     if result is not None:
-        values, score = result.values, task_of(resolved).score
+        values, metric = result.values, task_of(resolved).metric
         speed = "" if values["images_per_s"] is None else f"{values['images_per_s']:.1f} images/s, "
         typer.echo(
-            f"{score.spoken(values[score.name])} ({values['protocol']}) after {values['steps']} steps, "
-            f"best {score.shown(values[f'best_{score.name}'])} at step {values['best_step']}; {speed}"
+            f"{metric.describe(values[metric.name])} ({values['protocol']}) after {values['steps']} steps, "
+            f"best {metric.format(values[f'best_{metric.name}'])} at step {values['best_step']}; {speed}"
             f"{100 * values['data_wait']:.0f} % of the time waiting for data; results in {result.run}"
         )
 
@@ -113,7 +113,7 @@ class TrainingDisplay:
             case SamplesDrawn(step, path):
                 self._print(f"step {step}: wrote {path}")
             case ScoresEvaluated():
-                scores = [score.spoken(value) for score, value in event.scores]
+                scores = [metric.describe(value) for metric, value in event.scores]
                 self.score = f", last {scores[0]}"
                 self._print(f"step {event.step}: {', '.join(scores)}{', the best so far' if event.best else ''}")
 
@@ -132,7 +132,7 @@ class TrainingDisplay:
     def _show_step(self, logged: StepLogged) -> None:
         remaining = timedelta(seconds=round(logged.remaining_s))
         rest = (
-            f"{logged.words or f'loss {logged.loss:.4f}'}{self.score}, {logged.images_per_s:.1f} images/s, "
+            f"{logged.loss_text or f'loss {logged.loss:.4f}'}{self.score}, {logged.images_per_s:.1f} images/s, "
             f"{100 * logged.data_wait:.0f} % waiting for data, {remaining} left"
         )
         self.bar.update(self.task, completed=logged.step, rest=rest)

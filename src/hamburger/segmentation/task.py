@@ -28,7 +28,7 @@ from hamburger.training.datasets import check_each
 from hamburger.training.loader import batch_options, to_layout
 from hamburger.training.run_folder import BEST
 from hamburger.training.supervised import Splits, describe_data
-from hamburger.training.task import Score, Task
+from hamburger.training.task import Metric, Task
 
 SegmentationSplits = Splits[SegmentationSet]
 
@@ -54,9 +54,9 @@ class SegmentationTask(Task[SegmentationRecipe]):
     datasets = datasets
     predictor = SegmentationPredictor
     visualizer = SegmentationVisualizer
-    scores = (Score("miou", "mIoU"), Score("pixel_accuracy", "pixel accuracy"))
+    metrics = (Metric("miou", "mIoU"), Metric("pixel_accuracy", "pixel accuracy"))
     pooled = "pooled over the whole validation split; pixels without a label do not count"
-    member_score = Score("per_class", "IoU")
+    member_metric = Metric("per_class", "IoU")
     single_class = True
     test_time_augmentation = True
 

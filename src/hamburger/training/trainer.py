@@ -148,15 +148,15 @@ class Trainer(Run[S, ScoredProgress]):
                 channels_last=self.recipe.channels_last,
                 progress=self._between_images,
             )
-        progress, score = self.progress, self.task.score
+        progress, metric = self.progress, self.task.metric
         progress.evaluated, progress.scores = progress.step, asdict(scores)
-        value = progress.scores[score.name]
-        best = self.recipe.keep == "last" or progress.best is None or score.better(value, progress.best)
+        value = progress.scores[metric.name]
+        best = self.recipe.keep == "last" or progress.best is None or metric.is_better(value, progress.best)
         if best:
             progress.best_step, progress.best = progress.step, value
         if self.first:
             self.write({"step": progress.step, **progress.scores})
-            self.listen(ScoresEvaluated(progress.step, tuple(self.task.present_scores(progress.scores)), best))
+            self.listen(ScoresEvaluated(progress.step, tuple(self.task.present_metrics(progress.scores)), best))
 
     def _between_images(self, done: int, total: int) -> None:
         # several processes would all have to stop at the same image, so they finish the evaluation
@@ -169,7 +169,7 @@ class Trainer(Run[S, ScoredProgress]):
         """Write best.safetensors if the current weights are the best."""
         progress = self.progress
         if progress.evaluated == progress.step == progress.best_step:
-            info = self._info_now(**{self.task.score.name: progress.best})
+            info = self._info_now(**{self.task.metric.name: progress.best})
             self.task.save(self.folder.to_write(BEST), self.net, info, durable=not self.light)
 
     def data_digest(self) -> str:
