@@ -203,6 +203,9 @@ def test_files_are_bounded_and_regular(tmp_path):
     (tmp_path / "list").write_bytes(b"a\n" * (2**20 + 1))
     with pytest.raises(DataError, match="list: has 1,048,577 lines"):
         read_lines(tmp_path / "list", "images")
+    (tmp_path / "list").write_bytes(b"a\n" + b"a/" * 2049)
+    with pytest.raises(DataError, match="list, line 2: has 4,098 characters; at most 4,096 are read"):
+        read_lines(tmp_path / "list", "images")
     (tmp_path / "long").write_bytes(bytes(101))
     with pytest.raises(DataError, match="has 101 bytes; at most 100 are read"):
         read_bytes(tmp_path / "long", 100)
@@ -322,7 +325,7 @@ def test_lists_that_are_no_text_are_named(tmp_path, content, message):
 
 
 def test_colours_of_many_digits_are_refused(tmp_path):
-    root = fake_datasets.folder(tmp_path, classes=f"sky\nroad 1 2 {'9' * 5000}\n")
+    root = fake_datasets.folder(tmp_path, classes=f"sky\nroad 1 2 {'9' * 4000}\n")
     with pytest.raises(DataError, match="line 2: a colour is three numbers"):
         create_dataset("folder", "train", root)
 

@@ -213,14 +213,15 @@ class TinyImageNet(ClassFolders):
         annotations = read_annotations(text, [path.name for path in paths])
         names = sorted(set(annotations.values()))
         trained = self._list_folders(folder.with_name("train"))
-        unknown = [name for name in names if trained and name not in trained]
+        unknown = sorted(set(names).difference(trained)) if trained else []
         if unknown:
             raise DataError(
                 f"{text}: {len(unknown)} of its {len(names)} classes have no folder in train "
                 f"({', '.join(unknown[:SHOWN])}); use both from one download"
             )
         classes = trained or names  # in the order of the training folders, so that numbers agree between splits
-        files = [(path, classes.index(annotations[path.name])) for path in paths]
+        numbers = {name: number for number, name in enumerate(classes)}
+        files = [(path, numbers[annotations[path.name]]) for path in paths]
         return tuple(classes), sorted(files, key=lambda file: file[1])
 
 
