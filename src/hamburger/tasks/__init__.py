@@ -1,4 +1,4 @@
-"""The supervised tasks and all recipes by name; `hb.train`. `training/task.py` says how to add a task."""
+"""The supervised tasks and all recipes by name; `hb.train`. CONTRIBUTING.md has the steps for a new task."""
 
 from __future__ import annotations
 
