@@ -21,7 +21,7 @@ from hamburger.segmentation.data.batches import SegmentationBatch, SegmentationB
 from hamburger.segmentation.data.checks import check_dataset
 from hamburger.segmentation.evaluate import SegmentationScores, evaluate_segmenter
 from hamburger.segmentation.losses import IGNORE
-from hamburger.segmentation.model import Segmenter, create_model, load_weights, models, save_weights
+from hamburger.segmentation.model import Segmenter, create_model, describe_network, load_weights, models
 from hamburger.segmentation.predict import SegmentationPredictor, SegmentationVisualizer
 from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
 from hamburger.training.datasets import check_each
@@ -131,8 +131,8 @@ class SegmentationTask(Task[SegmentationRecipe]):
 
     # -- weights -------------------------------------------------------------------------------------------------
 
-    def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
-        save_weights(path, net, info, durable=durable)
+    def describe(self, net: Any, info: Info) -> Info:
+        return describe_network(net, info)
 
     def load(self, path: Path) -> tuple[Segmenter, Info]:
         return load_weights(path)

@@ -148,7 +148,7 @@ def _add_heif_decoder(path: Path) -> None:
     try:
         import pillow_heif
     except ImportError:
-        raise DataError(f"{path}: reading HEIC needs the package pillow-heif: {install_extra('heic')}") from None
+        raise DataError(f"{path}: reading HEIC needs the package pillow-heif; {install_extra('heic')}") from None
     pillow_heif.register_heif_opener()
 
 

@@ -185,14 +185,18 @@ class Task(ABC, Generic[R]):
         """The network with this `config`, the keywords that its weights file stores."""
         raise NotImplementedError
 
+    def describe(self, net: Any, info: Info) -> Info:
+        """`info` with what builds the network again: the name of the task and the keywords of `create`."""
+        return replace(info, model={"task": self.name, **net.config})
+
     def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
-        """Write one .safetensors file from which `load` builds the network again; its metadata names the task.
+        """Write one .safetensors file from which `load` builds the network again.
 
         With `durable`, return only when the file is on the disk.
         """
         from hamburger.checkpoints.weights_file import write_weights
 
-        write_weights(path, net, replace(info, model={"task": self.name, **net.config}), durable=durable)
+        write_weights(path, net, self.describe(net, info), durable=durable)
 
     def load(self, path: Path) -> tuple[Any, Info]:
         """The network on the CPU in evaluation mode, and its metadata."""
