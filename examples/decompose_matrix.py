@@ -1,6 +1,6 @@
 """Decompose a matrix of your own: parts of spectra, and how rank and steps change the error.
 
-pip install hamburger
+pip install .
 python examples/decompose_matrix.py
 """
 

@@ -1,6 +1,6 @@
 """A Hamburger as decoder for encoders of segmentation_models_pytorch.
 
-pip install hamburger segmentation-models-pytorch
+pip install . segmentation-models-pytorch
 python examples/smp_decoder.py
 """
 

@@ -1,6 +1,6 @@
 """Hams in a timm vision transformer: behind a block, or in place of its attention.
 
-pip install hamburger[train]
+pip install '.[train]'
 python examples/timm_vit.py
 """
 

@@ -1,6 +1,6 @@
 """A ham in an Ultralytics YOLO, added in the model's YAML.
 
-pip install hamburger ultralytics
+pip install . ultralytics
 python examples/ultralytics_yolo.py
 """
 

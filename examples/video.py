@@ -1,6 +1,6 @@
 """Decompose the frames of a video, each from the dictionary of the frame before: fewer steps, the same atoms.
 
-pip install hamburger
+pip install .
 python examples/video.py
 """
 

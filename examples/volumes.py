@@ -1,6 +1,6 @@
 """Segment 3-D volumes: a small U-shaped network with a Hamburger at its coarsest level.
 
-pip install hamburger
+pip install .
 python examples/volumes.py
 """
 

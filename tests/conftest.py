@@ -7,6 +7,7 @@ Triton reads TRITON_INTERPRET when it is imported, so interpreted kernels need a
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 import torch
@@ -25,6 +26,8 @@ def seeded():
 
 
 def pytest_configure(config):
+    # a shell starts background commands with Ctrl-C ignored, and the processes that tests start would inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     # one thread unless asked otherwise: tests that compare bits with those of another process rely on it
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if INTERPRETED:

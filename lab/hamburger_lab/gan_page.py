@@ -86,19 +86,19 @@ def _curves(run: RunRecord) -> Markup:
         _figure(run, "answers", "Discriminator outputs", {"real": "real images", "made": "generated images"}),
         _figure(run, "spread", "Variety of generated images, real = 1", {"spread": "generated / real"}),
     ]
-    words = (
+    explanation = (
         "Means between two lines of the log. The discriminator's loss is 0 if it is always certain and right, and 2 or "
         "more if it guesses or errs; neither loss measures image quality. Variety: the standard deviation over a "
         "batch, averaged over pixels; near 0 all generated images are the same."
     )
-    return Markup(html.side_by_side(*drawn) + html.paragraph(words, kind="soft"))
+    return Markup(html.side_by_side(*drawn) + html.paragraph(explanation, kind="soft"))
 
 
 def _figure(run: RunRecord, name: str, title: str, fields: dict[str, str]) -> str:
     def draw(axes: Any) -> None:
-        for colour, (field, words) in zip(html.COLOURS, fields.items(), strict=False):
+        for colour, (field, label) in zip(html.COLOURS, fields.items(), strict=False):
             points = run.curve(field)
-            axes.plot(list(points), list(points.values()), label=words, color=colour)
+            axes.plot(list(points), list(points.values()), label=label, color=colour)
         axes.set(title=title, xlabel="step")
         axes.legend()
 
@@ -164,4 +164,4 @@ def _facts(run: RunRecord) -> Markup:
     if not run.result:
         return html.paragraph("The run is not finished, so it has no result.json.", kind="soft")
     rows = [(name, str(run.result[name])) for name in RESULT_FIELDS if run.result.get(name) is not None]
-    return html.table(("what", "value"), rows, name="facts", kind="words")
+    return html.table(("what", "value"), rows, name="facts", kind="text")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -128,7 +129,7 @@ def write_server_results(predicted: Path, out: Path) -> list[Path]:
     except (KeyError, TypeError, AttributeError):
         raise OptionError(f"{call}: {predicted / SUMMARY} lists no images with labels; predict them again") from None
     ids = [id for id, _ in rows]
-    if repeated := sorted({id for id in ids if ids.count(id) > 1}):
+    if repeated := sorted(id for id, n in Counter(ids).items() if n > 1):
         raise OptionError(f"{call}: several images have the id {repeated[0]}; predict them into different folders")
     paths = [out / SERVER_FOLDER / f"{id}.png" for id in ids]
     for path, (_, name) in zip(paths, rows, strict=True):

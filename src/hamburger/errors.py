@@ -96,12 +96,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def name_lab_package(what: str) -> str:
     """Return the error message for something that needs the package hamburger-lab."""
-    return f"{what} is part of hamburger-lab; pip install hamburger-lab (in a clone: -e lab)"
+    return f"{what} is part of hamburger-lab; run pip install -e lab in your clone of hamburger"
 
 
 def install_extra(extra: str) -> str:
     """Return the command that installs an extra of this package."""
-    return f"pip install 'hamburger[{extra}]' (in a clone: '.[{extra}]')"
+    return f"run pip install '.[{extra}]' in your clone of hamburger"
 
 
 _brief = reprlib.Repr()

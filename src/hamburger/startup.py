@@ -20,8 +20,10 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 def _is_ham() -> bool:
     """Whether this process is `ham` or `python -m hamburger`; argv[0] is "-m" while Python imports the package."""
-    command, words = sys.argv[0] if sys.argv else "", sys.orig_argv
-    return Path(command).stem == "ham" or (command == "-m" and words[words.index("-m") + 1 :][:1] == ["hamburger"])
+    command, arguments = sys.argv[0] if sys.argv else "", sys.orig_argv
+    return Path(command).stem == "ham" or (
+        command == "-m" and arguments[arguments.index("-m") + 1 :][:1] == ["hamburger"]
+    )
 
 
 def end_startup() -> None:

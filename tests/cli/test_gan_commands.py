@@ -129,5 +129,5 @@ def test_some_commands_are_part_of_the_lab(ham, monkeypatch, name):
     status, _, err = ham("gan", name, "figures")
     assert (status, err) == (
         2,
-        f"ham: `ham gan {name}` is part of hamburger-lab; pip install hamburger-lab (in a clone: -e lab)\n",
+        f"ham: `ham gan {name}` is part of hamburger-lab; run pip install -e lab in your clone of hamburger\n",
     )

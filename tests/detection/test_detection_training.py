@@ -71,7 +71,7 @@ def test_the_run_folder_is_complete(finished):
     assert [row["step"] for row in rows(run) if "loss" in row] == [3, 6, 8]
     assert set(rows(run)[0]["terms"]) == {"classifier", "box_reg", "mask", "objectness", "rpn_box_reg"}
     judged = [event for event in events if isinstance(event, ScoresEvaluated)][-1]
-    assert {score.name: value for score, value in judged.scores}["box_map"] == stored["box_map"]
+    assert {metric.name: value for metric, value in judged.scores}["box_map"] == stored["box_map"]
     assert find_training(str(run / "recipe.json")) == small()
 
 

@@ -66,7 +66,7 @@ def test_a_run_writes_all_its_files(finished):
         and kinds.count(CheckpointSaved) == 3
     )
     logged = next(event for event in events if isinstance(event, StepLogged))
-    assert logged.images_per_s > 0 and logged.words.startswith("D ")
+    assert logged.images_per_s > 0 and logged.loss_text.startswith("D ")
     result = reproducible_outputs(run)[1]
     assert (result["context"], result["steps"], result["seed"], result["device"]) == ("hamgan", 12, 0, "cpu")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ def test_auto_backend_is_plain_on_a_cpu():
 @pytest.mark.parametrize(
     ("ham", "x", "grad", "reason"),
     [
-        (Mine(3), X, "one-step", "not for Mine"),
+        (Mine(3), X, "one-step", "no kernel for Mine"),
         (hb.NMF(3, codes_init="cosine"), X, "one-step", "codes_init='softmax', not from 'cosine'"),
         (hb.VQ(513), X, "one-step", "a rank of at most 512, not 513"),
         (hb.NMF(3), X.double(), "one-step", "x is torch.float64"),
@@ -46,6 +47,24 @@ def test_auto_backend_is_plain_on_a_cpu():
 def test_fused_backend_raises_with_the_reason(ham, x, grad, reason):
     with pytest.raises(hb.OptionError, match=f"backend 'fused' cannot solve this: .*({reason}).*take backend='plain'"):
         hb.decompose(x, ham, grad=grad, backend="fused")
+
+
+OTHER = {"codes_init": "cosine"}  # another value of the options that are neither numbers nor flags
+FUSED = [name for name in hb.hams.names() if hb.hams.create(name).fused_spec() is not None]
+
+
+@pytest.mark.parametrize("name, option", [(n, f.name) for n in FUSED for f in dataclasses.fields(hb.hams.create(n))])
+def test_kernels_ignore_no_option(name, option):
+    ham = hb.hams.create(name)
+    old = getattr(ham, option)
+    new = not old if isinstance(old, bool) else OTHER[option] if isinstance(old, str) else 2 * old + 1
+    other = dataclasses.replace(ham, **{option: new})
+    if other.fused_spec() == ham.fused_spec():  # allowed if the option has no effect while the others are the defaults
+        x, bases = X.clone().requires_grad_(), torch.rand(2, 8, ham.rank)
+        values = [hb.decompose(x, h, bases=bases).reconstruction for h in (ham, other)]
+        slopes = [torch.autograd.grad(value.square().sum(), x)[0] for value in values]
+        same = torch.equal(*values) and torch.equal(*slopes)
+        assert same, f"a GPU ignores {option}={new!r} of {name}: add it to fused_spec's options or to `unsupported`"
 
 
 def test_environment_variable_sets_the_auto_backend(monkeypatch):

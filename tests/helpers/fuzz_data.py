@@ -8,6 +8,7 @@ import pickle
 import random
 import struct
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fuzz_cases import (
     mutate_inner,
     mutate_json,
 )
-from PIL import Image
+from PIL import Image, features
 
 # -- valid files -------------------------------------------------------------------------------------------------------
 
@@ -264,6 +265,10 @@ DATA: dict[str, Fuzzer] = {
     "png": _image_fuzzer("PNG", "a.png", "read_image", noise(9, 11, 4)),
     "jpeg": _image_fuzzer("JPEG", "a.jpg", "read_image", noise(9, 11, 3)),
     "webp": _image_fuzzer("WEBP", "a.webp", "read_image", noise(9, 11, 3)),
+    "bmp": _image_fuzzer("BMP", "a.bmp", "read_image", noise(9, 11, 3)),
+    "gif": _image_fuzzer("GIF", "a.gif", "read_image", noise(9, 11)),
+    "tiff": _image_fuzzer("TIFF", "a.tif", "read_image", noise(9, 11, 3)),
+    "tiff-lzw": _image_fuzzer("TIFF", "a.tif", "read_image", noise(9, 11, 3), compression="tiff_lzw"),
     "label": _image_fuzzer("PNG", "a.png", "read_indices", noise(9, 11), palette=True),
     "grey": _image_fuzzer("PNG", "a.png", "read_grey", noise(9, 11).astype(np.uint16)),
     "npz": Fuzzer(
@@ -280,3 +285,10 @@ DATA: dict[str, Fuzzer] = {
     "annotations": Fuzzer(make_annotations, mutate_file("val_annotations.txt"), read_class_list),
     "cifar": Fuzzer(make_batch, mutate_batch, read_batch_file),
 }
+if features.check("avif"):
+    DATA["avif"] = _image_fuzzer("AVIF", "a.avif", "read_image", noise(9, 11, 3))
+with suppress(ImportError):  # the extra `heic`
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()
+    DATA["heic"] = _image_fuzzer("HEIF", "a.heic", "read_image", noise(64, 64, 3))

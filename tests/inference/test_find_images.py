@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,30 @@ def test_many_equal_stems_get_unique_names(tmp_path):
     (tmp_path / "a-jpg.jpg").touch()
     inputs = find_images([tmp_path / "a-jpg.jpg", *folders])
     assert len(set(names(inputs))) == 5
+
+
+def first_free(name, taken):
+    """As `find_images` names images, by trying every number from the first."""
+    stem = f"{name}-jpg" if name.casefold() in taken else name
+    candidates = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    free = next(each for each in candidates if each.casefold() not in taken)
+    taken.add(free.casefold())
+    return free
+
+
+def test_each_name_is_the_first_that_is_free():
+    stems = ["a", "a-jpg", "A", "a-jpg-3", "a", "a-2", "a", "a-jpg-2", "straße", "STRASSE", "a-jpg-2", "a-jpg-2-2"] * 3
+    taken = set()
+    expected = [first_free(stem, taken) for stem in stems]
+    assert names(find_images([Path(f"{i}/{stem}.jpg") for i, stem in enumerate(stems)])) == expected
+
+
+def test_naming_images_of_one_stem_takes_linear_time():
+    paths = [Path(f"{i}/a.jpg") for i in range(20_000)]  # trying every number would take minutes
+    begun = time.process_time()
+    found = names(find_images(paths))
+    assert found[:3] == ["a", "a-jpg", "a-jpg-2"] and found[-1] == "a-jpg-19999"
+    assert time.process_time() - begun < 20
 
 
 def test_repeated_file_counts_once(tree):

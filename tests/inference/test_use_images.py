@@ -9,7 +9,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, PngImagePlugin, features
 
 from hamburger.errors import InputError
 from hamburger.inference.predict_files import read_image
@@ -27,7 +27,7 @@ def as_array(tensor):
     return tensor.permute(1, 2, 0).numpy()
 
 
-@pytest.mark.parametrize("name", ["a.png", "a.webp", "A.PNG", "süß 写真.png"])
+@pytest.mark.parametrize("name", ["a.png", "a.webp", "A.PNG", "süß 写真.png", "a.bmp", "a.tif", "a.TIFF"])
 def test_lossless_formats_keep_colours(tmp_path, name):
     options = {"lossless": True} if name.endswith("webp") else {}
     assert np.array_equal(as_array(save(tmp_path / name, Image.fromarray(PICTURE), **options)), PICTURE)
@@ -92,7 +92,7 @@ def test_cmyk_becomes_rgb(tmp_path):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("kind", ["png", "webp", "jpg"])
+@pytest.mark.parametrize("kind", ["png", "webp", "jpg", "tif"])
 def test_exif_rotation_is_applied(tmp_path, orientation, kind):
     pixels = np.zeros((16, 32, 3), np.uint8)
     pixels[:8, :8] = 255  # one bright corner says which way is up
@@ -113,14 +113,15 @@ def test_invalid_exif_is_ignored(tmp_path):
     assert read_image(tmp_path / "a.jpg").shape == (3, 7, 5)
 
 
-@pytest.mark.parametrize("kind", ["png", "webp"])
+@pytest.mark.parametrize("kind", ["png", "webp", "gif", "tif"])
 def test_first_frame_of_an_animation_is_used(tmp_path, kind):
     frames = [Image.new("RGB", (8, 8), (value, 0, 0)) for value in (200, 0)]
-    frames[0].save(tmp_path / f"a.{kind}", save_all=True, append_images=frames[1:], lossless=True)
+    options = {"lossless": True} if kind == "webp" else {}
+    frames[0].save(tmp_path / f"a.{kind}", save_all=True, append_images=frames[1:], **options)
     assert (read_image(tmp_path / f"a.{kind}")[0] == 200).all()
 
 
-@pytest.mark.parametrize("kind", ["png", "jpg", "webp"])
+@pytest.mark.parametrize("kind", ["png", "jpg", "webp", "bmp", "gif", "tif"])
 @pytest.mark.parametrize("share", [0.9, 0.5, 0.05])
 def test_truncated_file_is_named(tmp_path, kind, share):
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8))
@@ -139,9 +140,62 @@ def test_file_that_is_not_an_image_is_named(tmp_path, content):
 
 
 def test_other_formats_are_refused(tmp_path):
-    Image.fromarray(PICTURE).save(tmp_path / "a.png", format="TIFF")
-    with pytest.raises(InputError, match="no JPEG, PNG or WebP"):
+    Image.fromarray(PICTURE).save(tmp_path / "a.png", format="TGA")
+    with pytest.raises(InputError, match="no JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF or HEIC"):
         read_image(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("compression", ["raw", "tiff_lzw", "tiff_adobe_deflate", "packbits"])
+@pytest.mark.parametrize("mode", ["L", "RGB", "P", "I;16"])
+def test_tiff_of_every_compression_and_mode_is_read(tmp_path, compression, mode):
+    grey = np.arange(20 * 30, dtype=np.uint16).reshape(20, 30) % 251
+    values = {"I;16": grey * 257, "RGB": np.stack([grey, 250 - grey, grey], -1)}.get(mode, grey)
+    image = Image.fromarray(values.astype(np.uint16 if mode == "I;16" else np.uint8))
+    if mode == "P":
+        image.putpalette([value for i in range(256) for value in (i, i, i)])
+    expected = values if mode == "RGB" else np.repeat(grey[..., None], 3, -1)
+    np.testing.assert_array_equal(as_array(save(tmp_path / "a.tif", image, compression=compression)), expected)
+
+
+def test_tiff_of_floats_is_refused(tmp_path):
+    Image.fromarray(np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)).save(tmp_path / "a.tif")
+    with pytest.raises(InputError, match=r"a\.tif: its pixels are floating-point numbers; save 8 or 16 bits"):
+        read_image(tmp_path / "a.tif")
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="Pillow is older than 11.3, or built without AVIF")
+def test_avif_is_read(tmp_path):
+    actual = as_array(save(tmp_path / "a.avif", Image.new("RGB", (24, 16), (200, 30, 90)), quality=95))
+    assert actual.shape == (16, 24, 3) and np.abs(actual.astype(int) - [200, 30, 90]).max() < 5
+
+
+def test_heic_is_read_or_names_its_package(tmp_path):
+    try:
+        import pillow_heif
+    except ImportError:
+        (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic")
+        with pytest.raises(InputError, match=r"a\.heic: reading HEIC needs .*pip install '\.\[heic\]'"):
+            read_image(tmp_path / "a.heic")
+        return
+    pillow_heif.register_heif_opener()
+    actual = as_array(save(tmp_path / "a.heic", Image.new("RGB", (64, 48), (200, 30, 90)), quality=95))
+    assert actual.shape == (48, 64, 3) and np.abs(actual.astype(int) - [200, 30, 90]).max() < 8
+
+
+@pytest.mark.parametrize("attribute", ["tiff:Orientation>6<", 'tiff:Orientation="6"'])
+def test_rotation_in_xmp_is_applied(tmp_path, attribute):
+    image = Image.new("RGB", (32, 16))
+    actual = as_array(save(tmp_path / "a.jpg", image, xmp=f"<x:xmpmeta {attribute} />".encode()))
+    assert actual.shape == (32, 16, 3)
+
+
+def test_rotation_in_a_text_of_a_png_is_applied(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    text = PngImagePlugin.PngInfo()
+    text.add_text("Raw profile type exif", "\nexif\n  80\n" + exif.tobytes().hex())  # as ImageMagick writes it
+    actual = as_array(save(tmp_path / "a.png", Image.new("RGB", (32, 16)), pnginfo=text))
+    assert actual.shape == (32, 16, 3)
 
 
 def test_missing_files_and_folders_are_named(tmp_path):

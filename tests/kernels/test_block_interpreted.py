@@ -13,6 +13,7 @@ from tolerances import assert_close
 import hamburger as hb
 from hamburger.hams import nmf
 from hamburger.kernels import block, block_launches, common
+from hamburger.kernels.decompose import KERNELS
 from hamburger.kernels.dispatch import BlockPlan, BreadWeights, NormParameters
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -273,7 +274,7 @@ def test_custom_operator_matches_the_eager_call(ham):
 
 def test_every_ham_declares_if_backward_needs_its_input():
     assert [block.saves_input(name) for name in HAMS] == [True, True, False]
-    assert [block.needs_relu(name) for name in HAMS] == [True, False, False]
+    assert [KERNELS[name].rectify for name in HAMS] == [True, False, False]
 
 
 @pytest.mark.parametrize("b", [1, 3, 132])  # as many as a GPU has multiprocessors

@@ -74,14 +74,10 @@ def solve(
             (common, "launch_readout", read_out),
         ):
             stack.enter_context(mock.patch.object(module, name, stand_in))
-        if ham == "vq":
-            result = (
-                *vq.solve_factors(x, bases, steps, TEMPERATURE, product=product, dtype=dtype, counters=counters),
-                None,
-            )
-        else:
-            more = {"keep": True, "product": product, "dtype": dtype, "counters": counters}
-            result = cd.solve_factors(x, bases, steps, TEMPERATURE, beta, **more)
+        kernel, option = (vq, 0.0) if ham == "vq" else (cd, beta)
+        result = kernel.solve_factors(
+            x, bases, steps, TEMPERATURE, option, keep=True, product=product, dtype=dtype, counters=counters
+        )
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip((x, bases), before, strict=True))
     assert getattr(start, "shared", 0) <= cosine.streaming_bytes(cut.D, cut.R)
     return x, bases, result

@@ -70,11 +70,6 @@ def test_unsupported_layers_use_torch(options):
     assert plan_of(build(**options), X) is None
 
 
-def test_a_kernel_without_a_block_serves_the_ham_alone(monkeypatch):
-    monkeypatch.setattr(fused_block, "BLOCK_KERNELS", ("vq", "cd"))
-    assert plan_of(build(ham="nmf"), X) is None and plan_of(build(ham="cd"), X) is not None
-
-
 def test_any_gradient_setting_is_fused_without_grad():
     layer = build(grad="bptt", init="learned").eval()
     with torch.no_grad():

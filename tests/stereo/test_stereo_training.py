@@ -75,7 +75,7 @@ def test_the_run_folder_is_complete(finished):
     assert [row["step"] for row in rows(run) if "loss" in row] == [3, 6, 8]
     assert [row["step"] for row in rows(run) if "epe" in row] == [4, 8]
     judged = [event for event in events if isinstance(event, ScoresEvaluated)][-1]
-    assert {score.name: value for score, value in judged.scores}["epe"] == stored["epe"]
+    assert {metric.name: value for metric, value in judged.scores}["epe"] == stored["epe"]
     assert find_training(str(run / "recipe.json")) == small()
 
 
@@ -336,7 +336,7 @@ def test_a_pair_is_judged_by_its_known_pixels():
     truth = torch.tensor([[5.0, 0.0], [7.0, 9.0]])
     visualizer = StereoVisualizer([StereoSample(torch.zeros(3, 2, 2), torch.zeros(3, 2, 2), truth)])
     assert visualizer.judge(0, truth + torch.tensor([[1.0, 50.0], [-2.0, 0.0]])) == pytest.approx(1.0)
-    assert not visualizer.score.higher
+    assert not visualizer.metric.higher
 
 
 def test_near_objects_are_brighter():

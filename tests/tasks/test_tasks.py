@@ -21,11 +21,11 @@ from hamburger.report.page import write_report
 from hamburger.tasks import find_training, task_named, task_of, task_of_weights, tasks, train
 from hamburger.tasks.sweep import cells, check_grid, variants
 from hamburger.training.recipe import apply, to_json
-from hamburger.training.task import Score
+from hamburger.training.task import Metric
 from hamburger_lab.ablations.cells import ablation_cells
 from hamburger_lab.cli import ablate
 
-ERROR = Score("epe", "EPE", "px", higher=False)
+ERROR = Metric("epe", "EPE", "px", higher=False)
 SMALL = ("data.options.length=32", "batch=8", "steps=6", "eval_every=2", "checkpoint_every=6")
 
 
@@ -34,7 +34,7 @@ def depth(monkeypatch):
     """A task that is judged by an error in pixels; its recipes are those of classifiers under another name."""
 
     class Depth(ClassificationTask):
-        name, networks, scores, pooled, member_score = "depth", "Depth", (ERROR,), "over all", None
+        name, networks, metrics, pooled, member_metric = "depth", "Depth", (ERROR,), "over all", None
 
     monkeypatch.setitem(tasks, "depth", Depth())
 
@@ -67,15 +67,19 @@ def test_weights_store_their_validation_split(name):
 
 
 def test_score_knows_if_higher_is_better():
-    share = Score("miou", "mIoU")
-    assert share.better(0.7, 0.6) and not share.better(0.6, 0.6) and not share.better(0.5, 0.6)
-    assert ERROR.better(0.6, 0.7) and not ERROR.better(0.7, 0.7)
-    assert (share.spoken(0.712), share.heading, share.signed(-0.01)) == ("mIoU 71.20 %", "mIoU, %", "-1.00")
-    assert (ERROR.spoken(1.25), ERROR.heading, ERROR.signed(0.5)) == ("EPE 1.25 px", "EPE, px", "+0.50")
+    share = Metric("miou", "mIoU")
+    assert share.is_better(0.7, 0.6) and not share.is_better(0.6, 0.6) and not share.is_better(0.5, 0.6)
+    assert ERROR.is_better(0.6, 0.7) and not ERROR.is_better(0.7, 0.7)
+    assert (share.describe(0.712), share.heading, share.format_difference(-0.01)) == (
+        "mIoU 71.20 %",
+        "mIoU, %",
+        "-1.00",
+    )
+    assert (ERROR.describe(1.25), ERROR.heading, ERROR.format_difference(0.5)) == ("EPE 1.25 px", "EPE, px", "+0.50")
 
 
 def test_best_weights_have_the_lowest_score_if_lower_is_better(tmp_path, monkeypatch):
-    monkeypatch.setattr(CLASSIFICATION, "scores", (Score("accuracy", "error", "", higher=False),), raising=False)
+    monkeypatch.setattr(CLASSIFICATION, "metrics", (Metric("accuracy", "error", "", higher=False),), raising=False)
     result = train(apply(find_training("figures-classes"), SMALL), tmp_path / "run", accelerator="cpu").values
     accuracies = {row["step"]: row["accuracy"] for row in rows(tmp_path / "run") if "accuracy" in row}
     assert result["best_accuracy"] == min(accuracies.values()) < max(accuracies.values())

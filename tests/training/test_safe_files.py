@@ -9,6 +9,7 @@ import pickle
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 import zlib
 
@@ -41,7 +42,7 @@ from hamburger.detection.data import coco
 from hamburger.stereo.data.files import read_disparity
 from hamburger.training.image_files import read_image
 from hamburger_lab.prepare_voc import read_sbd_label
-READERS = {".png": read_image, ".webp": read_image, ".npz": read_disparity, ".pfm": read_disparity,
+READERS = {".png": read_image, ".webp": read_image, ".tif": read_image, ".npz": read_disparity, ".pfm": read_disparity,
            ".mat": read_sbd_label, "": read_batch}
 size = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 resource.setrlimit(resource.RLIMIT_AS, (size + 3 * 2**30,) * 2)  # protects the machine that runs the test
@@ -89,6 +90,8 @@ def hostile_files(folder):
     return {
         "pixels.png": pack_png(png + b"IEND" + bytes(4)),
         "canvas.webp": _webp(16_383, 16_383),
+        "tags.tif": _overlapping_tags(2**19),
+        "tile.tif": _tiff_tile(2**16, 2**15),
         "zeros.npz": zipped(npy((2**14, 2**13)) + zeros),
         "header.npz": zipped(npy((2**20, 2**20))),
         "bzip2.npz": zipped(npy((8, 8)) + zeros[: 2**24], zipfile.ZIP_BZIP2),
@@ -101,6 +104,28 @@ def hostile_files(folder):
         "bytes": b"\x80\x04\x8e" + struct.pack("<Q", 2**34) + b".",
         "bytearray": b"\x80\x05\x96" + struct.pack("<Q", 2**34) + b".",
     }
+
+
+def _overlapping_tags(length):
+    """A TIFF, or EXIF data, of which each of ten thousand tags has the whole file as its value."""
+    tags = b"".join(struct.pack("<HHII", tag, 7, length - 8, 0) for tag in range(1000, 11_000))
+    return (b"II*\0" + struct.pack("<IH", 8, 10_000) + tags).ljust(length, b"\0")
+
+
+def _tiff_tile(width, height):
+    """A TIFF of 16 x 16 pixels in one tile of another size."""
+    values = {256: 16, 257: 16, 258: 8, 259: 5, 262: 1, 277: 1, 322: width, 323: height, 324: 200, 325: 400}
+    tags = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in values.items())
+    return (b"II*\0" + struct.pack("<IH", 8, len(values)) + tags).ljust(600, b"\0")
+
+
+def test_tags_of_exif_data_cannot_demand_much_memory(tmp_path):
+    """Pillow before 13 copies the value of every tag, wherever it is."""
+    Image.new("RGB", (16, 8)).save(tmp_path / "a.png", exif=_overlapping_tags(2**19))
+    tracemalloc.start()
+    assert read_image(tmp_path / "a.png").shape == (3, 8, 16)
+    assert tracemalloc.get_traced_memory()[1] < 2**25
+    tracemalloc.stop()
 
 
 def _webp(width, height):
@@ -177,6 +202,9 @@ def test_what_a_library_quotes_from_a_damaged_file_can_be_printed():
 def test_files_are_bounded_and_regular(tmp_path):
     (tmp_path / "list").write_bytes(b"a\n" * (2**20 + 1))
     with pytest.raises(DataError, match="list: has 1,048,577 lines"):
+        read_lines(tmp_path / "list", "images")
+    (tmp_path / "list").write_bytes(b"a\n" + b"a/" * 2049)
+    with pytest.raises(DataError, match="list, line 2: has 4,098 characters; at most 4,096 are read"):
         read_lines(tmp_path / "list", "images")
     (tmp_path / "long").write_bytes(bytes(101))
     with pytest.raises(DataError, match="has 101 bytes; at most 100 are read"):
@@ -297,7 +325,7 @@ def test_lists_that_are_no_text_are_named(tmp_path, content, message):
 
 
 def test_colours_of_many_digits_are_refused(tmp_path):
-    root = fake_datasets.folder(tmp_path, classes=f"sky\nroad 1 2 {'9' * 5000}\n")
+    root = fake_datasets.folder(tmp_path, classes=f"sky\nroad 1 2 {'9' * 4000}\n")
     with pytest.raises(DataError, match="line 2: a colour is three numbers"):
         create_dataset("folder", "train", root)
 

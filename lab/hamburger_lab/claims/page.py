@@ -139,7 +139,7 @@ def rules_html() -> Markup:
     header, *lines = VERDICT_TABLE
     chance = f"{len(CLAIMS)} claims at 95 % mean that {round(0.05 * len(CLAIMS))} or so may be wrong by chance."
     return Markup(
-        table(header, [list(line) for line in lines], name="rules", kind="words")
+        table(header, [list(line) for line in lines], name="rules", kind="text")
         + "".join(paragraph(rule) for rule in (*RULES, chance))
     )
 
@@ -186,7 +186,7 @@ def claim_article(claim: Claim, verdict: Verdict, shared: Mapping[str, Sequence[
     return Markup(
         f'<article id="{claim.id}"><h3>{text(claim.statement)} {badge(verdict.outcome)} '
         f'<span class="soft">{text(verdict.basis)}</span></h3>'
-        + table(["", ""], rows, name=f"{claim.id}-table", kind="words")
+        + table(["", ""], rows, name=f"{claim.id}-table", kind="text")
         + forest_plot(claim, verdict)
         + shared_trainings_note(shared)
         + collapsible("The command that makes such rows", f"<pre>{text(claim.command)}</pre>")

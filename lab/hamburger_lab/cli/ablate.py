@@ -82,17 +82,17 @@ def table(rows: list[dict[str, Any]]) -> Table:
     from hamburger.tasks import task_named
 
     first = rows[0]
-    scored = task_named(first.get("task"), "ablate: a row").score
+    metric = task_named(first.get("task"), "ablate: a row").metric
     table = Table(
-        title=f"{first['ablation']} from {first['recipe']}: validation {scored.words}, {first['protocol']}",
+        title=f"{first['ablation']} from {first['recipe']}: validation {metric.label}, {first['protocol']}",
         caption=f"{first['hardware']}, torch {first['torch']}, {first['steps']} steps; spread over seeds",
     )
     table.add_column("cell")
-    for heading in (scored.heading, "spread", "loss", "seconds", "seeds"):
+    for heading in (metric.heading, "spread", "loss", "seconds", "seeds"):
         table.add_column(heading, justify="right")
     for cell in dict.fromkeys(row["cell"] for row in rows):
         cell_rows = [row for row in rows if row["cell"] == cell]
-        score = summarise([scored.scale * row[scored.name] for row in cell_rows])
+        score = summarise([metric.scale * row[metric.name] for row in cell_rows])
         losses = [row["loss"] for row in cell_rows if row["loss"] is not None]
         seconds = summarise([row["seconds"] for row in cell_rows])
         table.add_row(

@@ -58,7 +58,7 @@ def eval_solver(
     for row in rows:
         settings = (("steps", row["eval_steps"]), ("dictionary seed", row["draws"]))
         used = row["protocol"] + "".join(f", {name} {value}" for name, value in settings if value is not None)
-        line = ", ".join(score.spoken(value) for score, value in task.present_scores(row))
+        line = ", ".join(metric.describe(value) for metric, value in task.present_metrics(row))
         typer.echo(f"{line} ({used}; {path})")
     for key, value in measured.items():
         if isinstance(value, float):

@@ -78,9 +78,9 @@ def _one_size_table(rows: Sequence[Row]) -> str:
 
 
 def _heading(rows: Sequence[Row], field: str) -> str:
-    """Return the heading of a score, with the number of pairs if not all pairs have it."""
-    score = next(score for score in STEREO.scores if score.name == field)
-    return score.among_images(rows[0], STEREO.member).heading
+    """Return the heading of a metric, with the number of pairs if not all pairs have it."""
+    metric = next(metric for metric in STEREO.metrics if metric.name == field)
+    return metric.among_images(rows[0], STEREO.member).heading
 
 
 def _share(rows: Sequence[Row], field: str) -> str:

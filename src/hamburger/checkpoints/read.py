@@ -193,7 +193,9 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
     except ImportError as error:
-        raise ImportError(f"read_checkpoint: {path} needs the package safetensors; pip install safetensors") from error
+        raise ImportError(
+            f"read_checkpoint: {path} needs the package safetensors; run pip install safetensors"
+        ) from error
     try:
         return load_file(path)
     except SafetensorError as error:

@@ -218,18 +218,24 @@ def write_weights(
     With durable=False the flush is skipped, so a power failure may lose the file. `int8` makes the file about four
     times smaller: see `quantise`.
     """
-    from safetensors.torch import save
-
     try:
         check_model_options(info.model)
     except ValueError as error:
         raise CheckpointError(f"save_weights: a weights file cannot describe this network: {error}") from None
-    tensors = {name: value.detach().cpu().contiguous() for name, value in net.state_dict().items()}
+    tensors = net.state_dict()
     if int8:
         for name in [name for name, value in net.named_parameters() if value.dim() > 1 and value.numel() >= MIN_INT8]:
             tensors[name], tensors[name + SCALE] = quantise(tensors[name])
+    write_tensors(path, tensors, info, durable=durable)
+
+
+def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], info: Info, *, durable: bool) -> None:
+    """Write tensors and `info` as `write_weights` does."""
+    from safetensors.torch import save
+
     write = write_durably if durable else write_atomically
-    write(Path(path), save(tensors, metadata={KEY: info.as_json()}))
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    write(Path(path), save(plain, metadata={KEY: info.as_json()}))
 
 
 SCALE = ".scale"  # ending of the name of the factors of an int8 tensor

@@ -13,7 +13,7 @@ from hamburger.checkpoints.weights_file import Info
 from hamburger.classification.data.batches import to_model_input
 from hamburger.inference.predict_files import FilePrediction, FilePredictor, check_prediction, read_square
 from hamburger.insertion.inserted import InsertedContext
-from hamburger.training.task import Score
+from hamburger.training.task import Metric
 from hamburger.training.visualizer import CaptionedImage, Visualizer
 
 
@@ -41,7 +41,7 @@ class ClassificationPredictor(FilePredictor):
 class ClassificationVisualizer(Visualizer):
     """Draws each image with its true class and the predictions of the networks."""
 
-    score = Score("probability", "the probability of the true class")
+    metric = Metric("probability", "the probability of the true class")
     each = 12
     images = "one view"
 

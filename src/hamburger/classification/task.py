@@ -22,7 +22,7 @@ from hamburger.inference.export import ExportSpec
 from hamburger.training.datasets import check_same_classes
 from hamburger.training.loader import batch_options, to_layout
 from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol, Splits, describe_data
-from hamburger.training.task import Score, Task
+from hamburger.training.task import Metric, Task
 
 
 class ClassificationSplits(Splits[ImageSet]):
@@ -38,9 +38,9 @@ class ClassificationTask(Task[ClassificationRecipe]):
     datasets = image_sources
     predictor = ClassificationPredictor
     visualizer = ClassificationVisualizer
-    scores = (Score("accuracy", "accuracy"),)
+    metrics = (Metric("accuracy", "accuracy"),)
     pooled = "the share of the images of the validation split that are classified correctly"
-    member_score = Score("per_class", "accuracy")
+    member_metric = Metric("per_class", "accuracy")
     single_class = True
 
     def check(self, recipe: ClassificationRecipe, *, processes: int = 1) -> None:

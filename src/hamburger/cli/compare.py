@@ -136,28 +136,28 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
     from hamburger.tasks import task_named
 
     first = rows[0]
-    score = task_named(first.get("task"), "compare: a row").score
+    metric = task_named(first.get("task"), "compare: a row").metric
     shown = {name: escape(show(first.get(name))) for name in ("recipe", "protocol", "hardware", "torch", "steps")}
     table = Table(
-        title=f"{shown['recipe']}: validation {score.words}, {shown['protocol']}",
+        title=f"{shown['recipe']}: validation {metric.label}, {shown['protocol']}",
         caption=f"{shown['hardware']}, torch {shown['torch']}, {shown['steps']} steps; spread over seeds",
     )
     table.add_column("context")
-    for heading in (score.heading, "spread", "seeds", "images/s", "peak MB"):
+    for heading in (metric.heading, "spread", "seeds", "images/s", "peak MB"):
         table.add_column(heading, justify="right")
     by_context: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_context.setdefault(row["context"], []).append(row)
-    summaries = {context: summarise([row[score.name] for row in runs]) for context, runs in by_context.items()}
-    digits = 1 if score.scale > 1 else 3
-    for context, summary in sorted(summaries.items(), key=lambda item: item[1].mean, reverse=not score.higher):
+    summaries = {context: summarise([row[metric.name] for row in runs]) for context, runs in by_context.items()}
+    digits = 1 if metric.scale > 1 else 3
+    for context, summary in sorted(summaries.items(), key=lambda item: item[1].mean, reverse=not metric.higher):
         runs = by_context[context]
         speeds = [row["images_per_s"] for row in runs if is_number(row.get("images_per_s"))]
         memory = [row["peak_mb"] for row in runs if is_number(row.get("peak_mb"))]
         table.add_row(
             context,
-            score.shown(summary.mean, digits),
-            "" if summary.deviation is None else score.shown(summary.deviation, digits),
+            metric.format(summary.mean, digits),
+            "" if summary.deviation is None else metric.format(summary.deviation, digits),
             str(summary.n),
             f"{median(speeds):.0f}" if speeds else "",
             f"{max(memory, default=0):.0f}",

@@ -53,13 +53,13 @@ def evaluate(
             progress=lambda done, total: update(completed=done, total=total),
         )
     console, task = Console(), task_of_weights(path)
-    if (each := task.member_score) is not None and row[each.name]:
+    if (each := task.member_metric) is not None and row[each.name]:
         title = escape(f"{row['data']} {row['split']}, {row['images']} images, {row['protocol']}")
-        table = Table(task.member, f"{each.words} {each.unit}", title=title)
+        table = Table(task.member, f"{each.label} {each.unit}", title=title)
         for name, value in row[each.name].items():
-            table.add_row(escape(printable(name)), "absent" if value is None else each.shown(value))
+            table.add_row(escape(printable(name)), "absent" if value is None else each.format(value))
         console.print(table)
-    line = ", ".join(score.spoken(value) for score, value in task.present_scores(row))
+    line = ", ".join(metric.describe(value) for metric, value in task.present_metrics(row))
     step = f" of step {row['step']}" if "step" in row else ""
     console.print(f"{line} ({row['protocol']}; {path}{step})", highlight=False, soft_wrap=True, markup=False)
     if json is not None:

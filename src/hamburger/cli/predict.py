@@ -13,12 +13,15 @@ from hamburger.cli.output import Device, Flip, WeightsPath, Window, parse_floats
 
 def predict(
     weights: WeightsPath,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="JPEG, PNG, WebP files, or folders of them")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="image files, or folders of them")],
     out: Annotated[Path, typer.Option(help="folder for summary.json and the output files")],
     list_file: Annotated[
         Path | None,
         typer.Option("--list", help="only the images whose ids this text file lists, such as VOC's test.txt"),
     ] = None,
+    last: Annotated[
+        bool, typer.Option("--last", help="weights of the run's last checkpoint instead of its best ones")
+    ] = False,
     recursive: Annotated[bool, typer.Option("--recursive", help="search folders recursively")] = False,
     device: Device = "auto",
     scales: Annotated[str | None, typer.Option(help="average predictions over these scales, comma-separated")] = None,
@@ -45,7 +48,7 @@ def predict(
 
     from hamburger.errors import DataError, OptionError, printable
     from hamburger.inference import predict_files
-    from hamburger.inference.find_weights import find_weights
+    from hamburger.inference.find_weights import find_weights, write_last_weights
     from hamburger.registry import options_of
     from hamburger.segmentation.data.base import read_ids
     from hamburger.stereo.predict import find_pairs
@@ -54,7 +57,7 @@ def predict(
     from hamburger.training.datasets import join_names
 
     on = pick_device(device)
-    path = find_weights(weights)
+    path = write_last_weights(Path(weights)) if last else find_weights(weights)
     task = task_of_weights(path)
     predictor: Any = task.predictor
     if predictor is None:
@@ -78,7 +81,7 @@ def predict(
         inputs = replace(inputs, photos=tuple(by_name[id] for id in ids), left_out=())
     with progress_bar("predicting", len(inputs.photos)) as update:
         summary = predict_files.predict_folder(
-            file_predictor, inputs, out, after=lambda image: update(advance=1, description=image.name[-40:])
+            file_predictor, inputs, out, after=lambda image: update(advance=1, description=image.name[-24:])
         )
     console = Console()
     if summary.done:

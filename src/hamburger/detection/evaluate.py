@@ -33,7 +33,7 @@ class DetectionScores:
 
     `box` and `mask` hold all twelve numbers of COCO's summary: `map`, `map_50`, `map_75`, by size, and recalls.
     To add a score, compute it in `score_images`: every field here is written to result.json and metrics.jsonl, and
-    those named in `DetectionTask.scores` (task.py) are printed by `ham train`, `eval`, `compare` and `report`.
+    those named in `DetectionTask.metrics` (task.py) are printed by `ham train`, `eval`, `compare` and `report`.
     """
 
     mask_map: float | None

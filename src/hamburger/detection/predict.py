@@ -18,7 +18,7 @@ from hamburger.errors import check_positive
 from hamburger.files import encode_json
 from hamburger.inference.predict_files import FilePrediction, FilePredictor, check_outputs, read_image
 from hamburger.training.image_files import Colour, encode_image, full_palette
-from hamburger.training.task import Score
+from hamburger.training.task import Metric
 from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
 
 MIN_SCORE = 0.5
@@ -122,7 +122,7 @@ MIN_OVERLAP = 0.5  # IoU of masks from which on a detection of the same class co
 
 
 class ObjectVisualizer(Visualizer):
-    score = Score("f1", "F1, the harmonic mean of how many objects are found and how many found ones are right")
+    metric = Metric("f1", "F1, the harmonic mean of how many objects are found and how many found ones are right")
     each = 4
     images = (
         f"{PROTOCOL.format(MIN_SCORE)}, each with its class and score, found where masks of one class overlap by "

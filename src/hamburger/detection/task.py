@@ -28,7 +28,7 @@ from hamburger.inference.export import ExportSpec
 from hamburger.training.datasets import check_each, check_same_classes
 from hamburger.training.loader import batch_options
 from hamburger.training.supervised import Splits, describe_data
-from hamburger.training.task import Score, Task
+from hamburger.training.task import Metric, Task
 
 
 class DetectionSplits(Splits[DetectionSet]):
@@ -46,9 +46,9 @@ class DetectionTask(Task[DetectionRecipe]):
     predictor = ObjectPredictor
     visualizer = ObjectVisualizer
     # fields of DetectionScores in evaluate.py, as they are printed
-    scores = (Score("mask_map", "mask mAP"), Score("box_map", "box mAP"))
+    metrics = (Metric("mask_map", "mask mAP"), Metric("box_map", "box mAP"))
     pooled = "COCO's average over ten overlaps from 0.5 to 0.95 and over classes, at most 100 objects an image"
-    member_score = Score("per_class", "mask mAP")
+    member_metric = Metric("per_class", "mask mAP")
     fixed_batch_size = False  # the number of boxes changes
 
     def check(self, recipe: DetectionRecipe, *, processes: int = 1) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import torch
+
 import hamburger.checkpoints
-from hamburger.checkpoints.weights_file import HUB_FILES
-from hamburger.errors import InputError, did_you_mean
+from hamburger.checkpoints.weights_file import HUB_FILES, Info, write_tensors
+from hamburger.errors import CheckpointError, InputError, did_you_mean
+from hamburger.training.checkpoint import load as load_checkpoint
 from hamburger.training.run_folder import BEST, RECIPE
 
+LAST_WEIGHTS = "last.safetensors"  # of a run folder, written for `ham predict --last`
 # <name>.safetensors and its model card <name>.md
 SHIPPED = Path(hamburger.checkpoints.__file__).parent / "weights"
 
@@ -56,6 +60,22 @@ def find_weights(name: str | os.PathLike[str]) -> Path:
     return path
 
 
+def write_last_weights(run: Path) -> Path:
+    """Write the weights of a run's last checkpoint to its `last.safetensors`, and return that path."""
+    checkpoint = load_checkpoint(run) if run.is_dir() else None
+    if checkpoint is None:
+        raise InputError(f"weights: {run} has no checkpoint; --last takes the folder of a run that has trained a while")
+    model, info = checkpoint.state.get("model"), checkpoint.state.get("info")
+    if not isinstance(info, str) or not isinstance(model, dict) or not all(map(torch.is_tensor, model.values())):
+        raise CheckpointError(
+            f"weights: {checkpoint.path} does not describe its network: it belongs to a GAN, or an older version wrote "
+            f"it; leave out --last, or continue `ham train` with --resume"
+        )
+    path = run / LAST_WEIGHTS
+    write_tensors(path, model, Info.from_json(info, f"weights: {checkpoint.path}"), durable=False)
+    return path
+
+
 def _in_folder(folder: Path) -> Path:
     if (folder / BEST).is_file():
         return folder / BEST
@@ -63,8 +83,8 @@ def _in_folder(folder: Path) -> Path:
         return folder / HUB_FILES[1]
     if (folder / RECIPE).is_file():
         raise InputError(
-            f"weights: the run {folder} has no {BEST} yet; it is written at the first evaluation, "
-            f"so continue `ham train` with --resume"
+            f"weights: the run {folder} has no {BEST} yet; it is written at the first evaluation, so continue "
+            f"`ham train` with --resume, or use the last checkpoint: `ham predict {folder} --last`"
         )
     others = sorted(folder.glob("*.safetensors"))
     if len(others) == 1:

@@ -113,15 +113,15 @@ def predict_folder(
     after: Callable[[InputImage], object] = lambda image: None,
 ) -> Summary:
     """Predict all images found into `out`, with a summary.json that is also right after an interrupt."""
-    images = tuple(image for image in inputs.photos if all(map(is_unicode, image.paths)))
+    unnamed = {image.path for image in inputs.photos if not all(map(is_unicode, image.paths))}
+    images = tuple(image for image in inputs.photos if image.path not in unnamed)
     _refuse_to_overwrite(images, out, predictor)
     settings = predictor.settings() | ({"files": list(predictor.files)} if predictor.files else {})
     out.mkdir(parents=True, exist_ok=True)
     if images:
         Summary().write(out / SUMMARY, planned=output_names(images, predictor), **settings)
-    unnamed = [image.path for image in inputs.photos if image not in images]
     why = "its name is not valid Unicode, which no summary can hold; rename it"
-    failed = [*inputs.failed, *((path, f"{path}: {why}") for path in unnamed)]
+    failed = [*inputs.failed, *((path, f"{path}: {why}") for path in sorted(unnamed))]
     summary = Summary(failed=[(printable(str(path)), printable(why)) for path, why in failed])
     try:
         for image in images:
@@ -290,7 +290,7 @@ def find_images(paths: Sequence[Path], *, recursive: bool = False, outside: Path
     left_out: list[Path] = []
     repeated: list[Path] = []
     seen: set[Path] = set()
-    names: set[str] = set()
+    names: dict[str, int] = {}
     for source in paths:
         if not source.is_dir():
             candidates = [(source, source.stem)]  # also a missing file: reading it raises the error
@@ -340,14 +340,18 @@ def _empty(folder: Path, recursive: bool) -> str:
     return f"{folder}: no image ({kinds}) in this folder"
 
 
-def _unique_name(name: str, suffix: str, names: set[str]) -> str:
-    """A name that is not taken: `a`, else `a-png`, else `a-png-2`, ...; `A` counts as `a`, as on some file systems."""
+def _unique_name(name: str, suffix: str, names: dict[str, int]) -> str:
+    """A name that is not taken: `a`, else `a-png`, else `a-png-2`, ...; `A` counts as `a`, as on some file systems.
+
+    `names` are those taken, each with the number of the last name made from it.
+    """
     stem = f"{name}-{suffix.lower().lstrip('.')}" if name.casefold() in names else name
-    free, count = stem, 1
+    free, count = stem, names.get(stem.casefold(), 1)
     while free.casefold() in names:
         count += 1
         free = f"{stem}-{count}"
-    names.add(free.casefold())
+    names[stem.casefold()] = count
+    names.setdefault(free.casefold(), 1)
     return free
 
 
@@ -361,7 +365,7 @@ def read_square(path: Path, size: int) -> Tensor:
 
 
 def read_image(path: Path) -> Tensor:
-    """One JPEG, PNG or WebP file as 3 h w uint8 RGB; an unreadable file raises with its path.
+    """One image file as 3 h w uint8 RGB; an unreadable file raises with its path.
 
     The EXIF rotation is applied. Grey becomes three equal channels, 16 bits become 8, a palette or CMYK becomes RGB,
     transparent pixels are put on white, and of an animation the first frame is taken.

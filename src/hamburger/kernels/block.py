@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.kernels import block_launches, common, vq
+from hamburger.kernels import block_launches, common
 from hamburger.kernels.block_launches import NormCorrection
-from hamburger.kernels.decompose import solve_factors
+from hamburger.kernels.decompose import KERNELS, solve_factors
 from hamburger.kernels.dispatch import BlockPlan, BreadWeights, NormParameters
 from hamburger.kernels.launcher import Outputs, device_of, launch_cached
 from hamburger.tensors import full_precision
@@ -26,11 +26,6 @@ class SolvedFactors(NamedTuple):
     bases: Tensor
     codes: Tensor
     slope: Tensor
-
-
-def needs_relu(kernel: str) -> bool:
-    """Whether the lower bread ends in a ReLU."""
-    return kernel == "nmf"
 
 
 def solve_ham(
@@ -52,8 +47,8 @@ def _empty(z: Tensor) -> Tensor:
 
 
 def saves_input(kernel: str) -> bool:
-    """Whether the gradient needs z: NMF's for its ReLU, VQ's to recompute the codes. CD's read-out is linear."""
-    return kernel != "cd"
+    """Whether the gradient needs z, the output of the lower bread: for its ReLU, or to recompute the codes."""
+    return KERNELS[kernel].rectify or KERNELS[kernel].slope is None
 
 
 def pull_back_ham(
@@ -65,18 +60,17 @@ def pull_back_ham(
     du, x: b c n   fold (E = W_u D): b c r   z: b d n, laid out as x   ->   b d n,  d
     Behind a batch norm in training du is the cotangent of its output, and fold is E': `block_launches.pull_back`.
     """
-    if plan.kernel == "vq":
-        temperature, constant_norms = plan.options
+    kernel = KERNELS[plan.kernel]
+    if kernel.input_cotangent is not None:
         dc = block_launches.codes_cotangent(du, fold, correction, plan.dtype)
-        sums = vq.cotangent_sums(z, factors.bases.shape[2])
-        dz = vq.input_cotangent(z, None, dc, factors.bases, temperature, bool(constant_norms), sums)
+        sums = block_launches.cotangent_sums(z, factors.bases.shape[2])
+        dz = kernel.input_cotangent(z, None, dc, factors.bases, *plan.options, sums=sums)
         return dz, common.add_partial_sums(sums[None])[0]
-    if plan.kernel == "nmf":
-        dz = torch.empty_like(z)  # its kernel takes one set of strides for both
-        sums = block_launches.pull_back(du, fold, factors.bases, factors.slope, z, dz, plan.dtype, correction)
-    else:
-        dz = block_launches.empty_like(x, factors.bases.shape[1], plan.dtype)
-        sums = block_launches.pull_back(du, fold, factors.slope, None, None, dz, plan.dtype, correction)
+    bases, ratio = (factors.bases, factors.slope) if kernel.slope == "codes" else (factors.slope, None)
+    mask = z if kernel.rectify else None
+    # the launch takes one set of strides for the mask and dz
+    dz = block_launches.empty_like(x, bases.shape[1], plan.dtype) if mask is None else torch.empty_like(mask)
+    sums = block_launches.pull_back(du, fold, bases, ratio, mask, dz, plan.dtype, correction)
     return dz, common.add_partial_sums(sums[None])[0]
 
 
@@ -134,7 +128,7 @@ def solve_block(
     """x: b c n   initial: (b or 1) d r, to be normalised if `unit`"""
     dtype = plan.dtype
     ready = block_launches.prepare_inputs(weights.lower, initial, x.shape[0], dtype, unit=unit)
-    z = block_launches.apply_bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=needs_relu(plan.kernel))
+    z = block_launches.apply_bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=KERNELS[plan.kernel].rectify)
     factors = solve_ham(z, plan.kernel, plan.options, ready.initial, plan.steps, keep=keep, counters=ready.counters)
     # E = W_u D is a bread as well, of r columns
     fold = block_launches.apply_bread(
@@ -261,7 +255,7 @@ def _(
         return u, bases, z, codes, slope, fold
     z = block_launches.empty_like(x, lower.shape[0], dtype) if saves_input(kernel) else x.new_empty(0, dtype=dtype)
     codes, fold = x.new_empty(b, n, r, dtype=saved), x.new_empty(b, c, r, dtype=saved)
-    slope = torch.empty_like(codes if kernel == "nmf" else bases) if kernel != "vq" else _empty(x)
+    slope = torch.empty_like({"codes": codes, "bases": bases, None: _empty(x)}[KERNELS[kernel].slope])
     return u, bases, z, codes, slope, fold
 
 

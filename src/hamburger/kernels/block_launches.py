@@ -174,6 +174,12 @@ def codes_cotangent(du: Tensor, fold: Tensor, correction: NormCorrection | None,
     return dc
 
 
+def cotangent_sums(x: Tensor, r: int) -> Tensor:
+    """Memory for the `sums` of an `input_cotangent`.   x: b d n   ->   b * parts d"""
+    b, d, n = x.shape
+    return x.new_empty(b * cdiv(n, tile_sizes(d, n, r, x.dtype).BN), d, dtype=torch.float32)
+
+
 def pull_back(
     du: Tensor, fold: Tensor, bases: Tensor, ratio: Tensor | None, z: Tensor | None, dz: Tensor, dtype: torch.dtype,
     correction: NormCorrection | None = None,

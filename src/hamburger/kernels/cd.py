@@ -43,10 +43,3 @@ def solve_factors(
         y = torch.empty_like(x) if product else None
         common.launch_readout(x, projector, new_bases, None, codes, y)
     return new_bases, codes, y, projector if keep else None
-
-
-def input_cotangent(dy: Tensor, dc: Tensor | None, bases: Tensor, projector: Tensor) -> Tensor:
-    """The cotangent of x from those of D C and of the codes.   dy: b d n   dc: b n r   ->   b d n"""
-    dx = torch.empty_like(dy)
-    common.launch_readout(dy, bases, projector, dc, None, dx)
-    return dx

@@ -1,20 +1,43 @@
 """`decompose` by fused kernels: one solve, one gradient and one pair of operators for all hams.
 
-The kernels are in `nmf.py`, `vq.py` and `cd.py`. The gradient is that of the read-out (one-step): D is a constant.
+`KERNELS` lists the kernels. The gradient is that of the read-out (one-step): D is a constant.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hamburger.errors import OptionError
 from hamburger.kernels import cd, common, nmf, vq
-from hamburger.kernels.dispatch import KERNELS, FusedSpec
+from hamburger.kernels.dispatch import FusedSpec
 from hamburger.kernels.launcher import Outputs, device_of, launch_cached
+
+
+class Kernel(NamedTuple):
+    """The solve of a ham, and the gradient of its read-out; `block.py` fuses a whole Hamburger from the same entries.
+
+    - `solve(x, initial, steps, *options, keep=, product=, dtype=, counters=)`: see `solve_factors`
+    - `slope`: what the gradient needs next to D and how it uses it. "codes": Q (b n r), dX = D (Q * (D^T dY + dC)).
+      "bases": P (b d r), dX = P (D^T dY + dC). None: x is saved instead, for `input_cotangent`
+    - `input_cotangent(x, dy, dc, bases, *options, sums=None)`: see `vq.input_cotangent`
+    - `rectify`: whether the lower bread ends in a ReLU; not with `input_cotangent`
+    """
+
+    solve: Callable[..., tuple[Tensor, Tensor, Tensor | None, Tensor | None]]
+    slope: Literal["codes", "bases"] | None = None
+    input_cotangent: Callable[..., Tensor] | None = None
+    rectify: bool = False
+
+
+KERNELS = {
+    "nmf": Kernel(nmf.solve_factors, slope="codes", rectify=True),
+    "vq": Kernel(vq.solve_factors, input_cotangent=vq.input_cotangent),
+    "cd": Kernel(cd.solve_factors, slope="bases"),
+}
 
 
 def decompose(spec: FusedSpec, x: Tensor, initial: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -50,14 +73,10 @@ def solve_factors(
     read-out needs next to them, the slope: Q = C / (D^T D C + eps) for NMF (b n r), the ridge projector for CD
     (transposed: b d r), nothing for VQ, whose gradient recomputes the codes from x
     """
-    more: dict[str, Any] = {"product": product, "dtype": dtype, "counters": counters}
-    if kernel == "nmf":
-        return nmf.solve_factors(x, initial, steps, options[0], keep=keep, **more)
-    if kernel == "vq":
-        return *vq.solve_factors(x, initial, steps, options[0], **more), None
-    if kernel == "cd":
-        return cd.solve_factors(x, initial, steps, *options, keep=keep, **more)
-    raise OptionError(f"decompose: no kernel '{kernel}'; expected one of {', '.join(KERNELS)}")
+    if kernel not in KERNELS:
+        raise OptionError(f"decompose: no kernel '{kernel}'; expected one of {', '.join(KERNELS)}")
+    solve = KERNELS[kernel].solve
+    return solve(x, initial, steps, *options, keep=keep, product=product, dtype=dtype, counters=counters)
 
 
 # -- operators for autograd and torch.compile --------------------------------------------------------------------------
@@ -78,11 +97,11 @@ def _(
     x: Tensor, bases: Tensor, kernel: str, options: Sequence[float], steps: int, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     codes = x.new_empty(x.shape[0], x.shape[2], bases.shape[2], dtype=torch.float32)
-    slope = bases.new_empty(0)
-    if keep and kernel != "vq":
-        slope = (
-            torch.empty_like(codes, dtype=common.saved_dtype(x.dtype)) if kernel == "nmf" else torch.empty_like(bases)
-        )
+    slope, kind = bases.new_empty(0), KERNELS[kernel].slope
+    if keep and kind is not None:
+        slope = torch.empty_like(bases)
+        if kind == "codes":
+            slope = torch.empty_like(codes, dtype=common.saved_dtype(x.dtype))
     return torch.empty_like(bases), codes, torch.empty_like(x), slope
 
 
@@ -90,13 +109,16 @@ def _(
 def solve_backward_op(
     dy: Tensor, dc: Tensor | None, x: Tensor | None, bases: Tensor, slope: Tensor, kernel: str, options: Sequence[float]
 ) -> Tensor:
-    """The cotangent of x from those of D C (b d n) and of the codes (b n r). VQ needs x."""
+    """The cotangent of x from those of D C (b d n) and of the codes (b n r). x: for kernels without a slope"""
+    entry = KERNELS[kernel]
     with device_of(dy):
         dc = None if dc is None else dc.contiguous()
-        if x is not None:
-            temperature, constant_norms = options
-            return vq.input_cotangent(x, dy, dc, bases, temperature, bool(constant_norms))
-        return (nmf if kernel == "nmf" else cd).input_cotangent(dy, dc, bases, slope)
+        if entry.input_cotangent is not None:
+            return entry.input_cotangent(x, dy, dc, bases, *options)
+        dx, is_ratio = torch.empty_like(dy), entry.slope == "codes"
+        out, ratio = (bases, slope) if is_ratio else (slope, None)
+        common.launch_readout(dy, bases, out, dc, None, dx, ratio=ratio, fine=not is_ratio)
+        return dx
 
 
 @solve_backward_op.register_fake
@@ -110,7 +132,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     x, _, ctx.kernel, ctx.options, _, _ = inputs
     bases, _, _, slope = output
     ctx.like = x.dtype, x.shape
-    ctx.save_for_backward(x if ctx.kernel == "vq" else None, bases, slope)
+    ctx.save_for_backward(x if KERNELS[ctx.kernel].slope is None else None, bases, slope)
     ctx.mark_non_differentiable(bases, slope)
     ctx.set_materialize_grads(False)
 

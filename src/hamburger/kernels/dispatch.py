@@ -20,8 +20,6 @@ from hamburger.tensors import is_exporting
 
 BACKENDS = ("auto", "plain", "fused")
 BACKEND_VARIABLE = "HAM_BACKEND"  # environment variable: what "auto" means in this process
-KERNELS = ("nmf", "vq", "cd")
-BLOCK_KERNELS = KERNELS  # those for which `block.py` has the whole Hamburger
 TRITON = find_spec("triton") is not None
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Shared memory in bytes that a program needs, by largest rank: an A100 has enough for 256, an H100 for 512, other GPUs
@@ -35,7 +33,7 @@ SHARED_BYTES = {256: 160_000, 512: 170_000}
 class FusedSpec(NamedTuple):
     """Which kernel solves a ham, and with which numbers. Every ham with a kernel returns one from `fused_spec()`."""
 
-    kernel: str  # one of KERNELS
+    kernel: str  # a name in `decompose.KERNELS`
     options: tuple[float, ...]  # nmf: eps   vq: temperature, constant_norms   cd: temperature, beta
     rank: int
     unsupported: str | None = None  # why the kernel cannot solve the ham with these options
@@ -128,7 +126,7 @@ def why_not_fused(
 ) -> str | None:
     """Why the fused kernels cannot solve x; None if they can."""
     if spec is None:
-        return f"there are kernels for {', '.join(KERNELS)}, not for {type(ham).__name__}"
+        return f"there is no kernel for {type(ham).__name__}"
     if spec.unsupported is not None:
         return spec.unsupported
     if spec.rank > MAX_RANK:

@@ -160,10 +160,3 @@ def _solve_tiled(
     last = codes if dtype == codes.dtype else torch.empty_like(codes, dtype=dtype)
     update_codes(steps, last, ratio, y)
     return NMFFactors(bases if steps else bases.clone(), last, y, ratio)
-
-
-def input_cotangent(dy: Tensor, dc: Tensor | None, bases: Tensor, ratio: Tensor) -> Tensor:
-    """D (Q * (D^T dY + dC)), the cotangent of x.   dy: b d n   dc, ratio (Q): b n r   ->   b d n"""
-    dx = torch.empty_like(dy)
-    common.launch_readout(dy, bases, bases, dc, None, dx, ratio=ratio, fine=False)
-    return dx

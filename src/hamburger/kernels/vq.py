@@ -68,12 +68,13 @@ def pull_back_kernel(
 
 
 def solve_factors(
-    x: Tensor, bases: Tensor, steps: int, temperature: float,
-    *, product: bool, dtype: torch.dtype = torch.float32, counters: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+    x: Tensor, bases: Tensor, steps: int, temperature: float, _constant_norms: float = 0.0,
+    *, keep: bool = False, product: bool, dtype: torch.dtype = torch.float32, counters: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None, None]:  # fmt: skip
     """K steps and the read-out.   x: b d n   bases: b d r, float32, contiguous
 
     ->   bases: b d r,  codes: b n r of `dtype`,  D C: b d n if `product`   (`counters`: `cosine.run_streaming_steps`)
+    There is nothing to `keep`: `input_cotangent` recomputes the codes from x.
     """
     with device_of(x):
         grid = streaming_grid(x, bases.shape[2], cosine.streaming_bytes)
@@ -82,8 +83,8 @@ def solve_factors(
                 lambda: _solve_streaming(x, bases, grid, steps, temperature, product, dtype, counters), x
             )
             if solved is not None:
-                return solved
-        return _solve_tiled(x, bases, steps, temperature, product, dtype)
+                return *solved, None
+        return *_solve_tiled(x, bases, steps, temperature, product, dtype), None
 
 
 def _solve_streaming(
@@ -110,12 +111,12 @@ def _solve_tiled(
 
 
 def input_cotangent(
-    x: Tensor, dy: Tensor | None, dc: Tensor | None, bases: Tensor, temperature: float, constant_norms: bool,
+    x: Tensor, dy: Tensor | None, dc: Tensor | None, bases: Tensor, temperature: float, constant_norms: float,
     sums: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The cotangent of x from those of D C and of the codes, or of one of them.   x, dy: b d n   dc: b n r   ->   b d n
 
-    sums: from `cotangent_sums`; receives the sums of the result over parts of the positions: b * parts d
+    sums: from `block_launches.cotangent_sums`; receives the sums of the result over parts of the positions: b * parts d
     """
     (b, d, n), r = x.shape, bases.shape[2]
     t = tile_sizes(d, n, r, x.dtype)
@@ -126,14 +127,8 @@ def input_cotangent(
         x, dy_memory, bases, dc_memory, dx, bases if sums is None else sums, d, n, r,
         *x.stride(), *dy_memory.stride(), *dx.stride(), temperature,
         HAS_DY=dy is not None, HAS_DC=dc is not None, SUMS=sums is not None,
-        CONSTANT=constant_norms, EPS=EPS, TINY=cosine.TINY,
+        CONSTANT=bool(constant_norms), EPS=EPS, TINY=cosine.TINY,
         KIND=common.product_kind(x.dtype, fine=True), COARSE=common.product_kind(x.dtype),
         R=t.R, BN=t.BN, BD=t.BD, num_warps=t.warps,
     )  # fmt: skip
     return dx
-
-
-def cotangent_sums(x: Tensor, r: int) -> Tensor:
-    """Memory for `input_cotangent`.   x: b d n   ->   b * parts d"""
-    b, d, n = x.shape
-    return x.new_empty(b * cdiv(n, tile_sizes(d, n, r, x.dtype).BN), d, dtype=torch.float32)

@@ -16,7 +16,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hamburger import distributed
 from hamburger.hams.decompose import one_step
 from hamburger.kernels.dispatch import (
-    BLOCK_KERNELS,
     DTYPES,
     BatchNormState,
     BlockPlan,
@@ -96,7 +95,7 @@ def make_plan(parts: BlockParts, x: Tensor, requested: str) -> BlockPlan | None:
     if torch.is_grad_enabled() and not is_one_step:
         return None
     spec = select_spec(requested, x, ham.ham, ham.grad, one_step=is_one_step)
-    if spec is None or spec.kernel not in BLOCK_KERNELS:
+    if spec is None:
         return None
     return BlockPlan(spec.kernel, spec.options, ham.steps if ham.training else ham.eval_steps, dtype)
 

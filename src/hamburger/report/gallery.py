@@ -118,7 +118,7 @@ def render_predictions(study: Study, gallery: Gallery) -> Markup:
     caption = (
         f"{len(gallery.indices)} images of the {visualizer.split.split} split of {visualizer.split.name}, drawn with a "
         f"fixed seed, predicted by {names}: best weights of each run, {visualizer.images}. Gains and losses are in "
-        f"{visualizer.score.words}; they are the extremes of these images, not typical ones."
+        f"{visualizer.metric.label}; they are the extremes of these images, not typical ones."
     )
     parts = [html.paragraph(caption), *(html.legend(entries) for entries in visualizer.legends(gallery.indices))]
     parts.append(html.heading(f"Random images (seed {SEED})"))
@@ -126,14 +126,14 @@ def render_predictions(study: Study, gallery: Gallery) -> Markup:
     if len(shown) > 1:
         (first, before), (second, after) = list(predictions.items())[:2]
         gains = {i: visualizer.judge(i, after[i]) - visualizer.judge(i, before[i]) for i in gallery.indices}
-        sign = 1 if visualizer.score.higher else -1
+        sign = 1 if visualizer.metric.higher else -1
         ranked = sorted(gains, key=lambda i: (-sign * gains[i], i))
         best, worst = ranked[: visualizer.each], ranked[: -visualizer.each - 1 : -1]
-        for words, extremes in (
+        for title, extremes in (
             (f"Where {second} gains most over {first}", [i for i in best if sign * gains[i] > 0]),
             (f"Where {second} loses most to {first}", [i for i in worst if sign * gains[i] < 0]),
         ):
-            parts += [html.heading(words), _prediction_rows(visualizer, predictions, extremes, gains)]
+            parts += [html.heading(title), _prediction_rows(visualizer, predictions, extremes, gains)]
             if not extremes:
                 parts.append(html.paragraph("None of the images.", kind="soft"))
     return Markup("".join(parts))
@@ -148,11 +148,18 @@ def _prediction_rows(
     """A row of tiles for each image; if every image has one tile, all of them in one row."""
     rows = []
     for index in indices:
-        gain = "" if gains is None else f", {visualizer.score.signed(gains[index])} {visualizer.score.points}"
+        gain = (
+            ""
+            if gains is None
+            else f", {visualizer.metric.format_difference(gains[index])} {visualizer.metric.difference_unit}"
+        )
         images = visualizer.row(index, {name: by_index[index] for name, by_index in predictions.items()}, gain)
         photo = html.is_photo(images[0].pixels)
         entries = [
-            (html.encode_image(html.shrink(each.pixels, labels=each.drawn), photo=photo and not each.drawn), each.words)
+            (
+                html.encode_image(html.shrink(each.pixels, labels=each.drawn), photo=photo and not each.drawn),
+                each.caption,
+            )
             for each in images
         ]
         rows.append((entries, photo))

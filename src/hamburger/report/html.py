@@ -45,9 +45,9 @@ def number(value: float | None, shown: Callable[[float], str]) -> Markup:
     return text(None) if value is None else Markup(f'<data value="{value!r}">{escape(shown(value))}</data>')
 
 
-def heading(words: str) -> Markup:
+def heading(title: str) -> Markup:
     """The heading of a part of a section."""
-    return Markup(f"<h3>{escape(words)}</h3>")
+    return Markup(f"<h3>{escape(title)}</h3>")
 
 
 def paragraph(content: CellText, *, kind: str = "") -> Markup:
@@ -63,7 +63,7 @@ def table(
     groups: Mapping[int, str] | None = None,
 ) -> Markup:
     """The first column names the row. `kind`: "wide" scrolls inside its frame, "cards" stacks each row on a phone,
-    "words" is for text. `groups` are headings, by the index of the row they precede.
+    "text" is for text. `groups` are headings, by the index of the row they precede.
     """
     head = "".join(f'<th scope="col">{text(word)}</th>' for word in header)
     body = []
@@ -94,15 +94,15 @@ def side_by_side(*figures: str) -> Markup:
 def tiles(entries: Sequence[tuple[str, str]], *, large: bool = False) -> Markup:
     """Images with a caption each, as many in a row as fit.   entries: (data URI, caption)"""
     items = "".join(
-        f'<div class="tile"><img src="{uri}" alt="{escape(words)}" loading="lazy"><span>{escape(words)}</span></div>'
-        for uri, words in entries
+        f'<div class="tile"><img src="{uri}" alt="{escape(label)}" loading="lazy"><span>{escape(label)}</span></div>'
+        for uri, label in entries
     )
     return Markup(f'<div class="tiles{" large" if large else ""}">{items}</div>')
 
 
 def legend(entries: Sequence[tuple[tuple[int, int, int], str]]) -> Markup:
     items = "".join(
-        f'<li><i style="background:rgb({r},{g},{b})"></i>{escape(words)}</li>' for (r, g, b), words in entries
+        f'<li><i style="background:rgb({r},{g},{b})"></i>{escape(label)}</li>' for (r, g, b), label in entries
     )
     return Markup(f'<ul class="legend">{items}</ul>')
 

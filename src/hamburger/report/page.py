@@ -22,7 +22,7 @@ from hamburger.report.study import (
     group_runs,
     read_runs,
 )
-from hamburger.training.task import Score
+from hamburger.training.task import Metric
 
 SECTIONS = {
     "results": "Results",
@@ -65,7 +65,7 @@ def render_page(study: Study, gallery: Gallery | str) -> str:
             colours = {group.name: line_style(study, group)["color"] for group in study.groups}
             contents["spectra"] = render_spectra(gallery, colours)
     contents["measured"] = conditions_table(study) + run_table(study)
-    shown = {name: words for name, words in SECTIONS.items() if name in contents}
+    shown = {name: title for name, title in SECTIONS.items() if name in contents}
     data = dict.fromkeys(str(run.recipe["data"].get("name")) for run in study.runs)
     title = f"{study.task.networks} on {', '.join(data)}"
     written = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
@@ -74,11 +74,11 @@ def render_page(study: Study, gallery: Gallery | str) -> str:
         + html.paragraph(f"{len(study.runs)} runs of {len(study.groups)} networks. Written {written}.", kind="soft")
         + f'<div class="verdict">{verdict_text(study)}</div>'
         + "<nav>"
-        + "".join(f'<a href="#{name}">{words}</a>' for name, words in shown.items())
+        + "".join(f'<a href="#{name}">{title}</a>' for name, title in shown.items())
         + "</nav>"
     )
     return html.document(
-        title, head + "".join(html.section(name, words, contents[name]) for name, words in shown.items())
+        title, head + "".join(html.section(name, title, contents[name]) for name, title in shown.items())
     )
 
 
@@ -92,7 +92,7 @@ def _results(study: Study) -> Markup:
         parts.append(html.paragraph(text, kind="note"))
     parts += [html.paragraph(line, kind="note") for line in _collapses(study)]
     guide = (
-        f"The {study.task.score.words} is that of the last step, {study.task.pooled}. "
+        f"The {study.task.metric.label} is that of the last step, {study.task.pooled}. "
         "Mean and sample standard deviation are over seeds, which change initial weights, data order and "
         "augmentation together. "
     )
@@ -122,36 +122,37 @@ def verdict_text(study: Study) -> Markup:
         return html.paragraph("No run has finished yet: there is no score to compare.")
     if _collapses(study) == [ALL_COLLAPSED]:
         return html.paragraph(ALL_COLLAPSED)
-    score, summary = study.task.score, best.score
-    mean = " ".join(filter(None, (score.shown(summary.mean), score.unit)))
+    metric, summary = study.task.metric, best.score
+    mean = " ".join(filter(None, (metric.format(summary.mean), metric.unit)))
     spread = " with one seed, so its spread is unknown"
     if summary.deviation is not None:
-        spread = f", deviation {score.shown(summary.deviation)} over {summary.n} seeds"
-    most = "highest" if score.higher else "lowest"
-    sentences = [f"The {most} mean {score.words} is that of {best.name}: {mean}{spread}."]
+        spread = f", deviation {metric.format(summary.deviation)} over {summary.n} seeds"
+    most = "highest" if metric.higher else "lowest"
+    sentences = [f"The {most} mean {metric.label} is that of {best.name}: {mean}{spread}."]
     if len(study.groups) == 1:
         sentences.append("There is nothing to compare it with here.")
     elif best.kind == "baseline":
         sentences.append("Here no context module is better than the baseline.")
     elif best.kind == "rival" and ham is not None:
-        sentences.append(f"A rival wins: {_compare(score, best, ham)}")
+        sentences.append(f"A rival wins: {_compare(metric, best, ham)}")
     elif best.kind == "ham" and rival is not None:
-        sentences.append(f"The best rival is {rival.name}: {_compare(score, best, rival)}")
+        sentences.append(f"The best rival is {rival.name}: {_compare(metric, best, rival)}")
     if ham is not None and study.reference.scores and ham is not study.reference:
-        sentences.append(_compare(score, ham, study.reference))
+        sentences.append(_compare(metric, ham, study.reference))
     return Markup("".join(html.paragraph(sentence) for sentence in sentences))
 
 
-def _compare(score: Score, one: RunGroup, other: RunGroup) -> str:
+def _compare(metric: Metric, one: RunGroup, other: RunGroup) -> str:
     difference = compare_paired(one.scores, other.scores)
     if difference is None:
         return f"{one.name} and {other.name} share no seed, so they cannot be paired."
-    points = f"{score.signed(difference.mean)} {score.points} over {difference.n} shared seed{'s' * (difference.n > 1)}"
+    gain = f"{metric.format_difference(difference.mean)} {metric.difference_unit}"
+    points = f"{gain} over {difference.n} shared seed{'s' * (difference.n > 1)}"
     if difference.interval is None:
         return f"{one.name} minus {other.name} is {points}: too few seeds for an interval, so only a hint."
     low, high = difference.interval
     weight = "it excludes zero" if difference.clear else "it includes zero, so this may be chance"
-    interval = f"95 % interval {score.signed(low)} to {score.signed(high)}"
+    interval = f"95 % interval {metric.format_difference(low)} to {metric.format_difference(high)}"
     return f"{one.name} minus {other.name} is {points}, {interval}: {weight}."
 
 
@@ -160,8 +161,8 @@ def _compare(score: Score, one: RunGroup, other: RunGroup) -> str:
 
 def score_table(study: Study) -> Markup:
     """One row per group: score with spread, difference to the reference, and cost."""
-    score = study.task.score
-    header = ["context", score.heading, "deviation", "seeds", f"minus {study.reference.name}", "95 % interval"]
+    metric = study.task.metric
+    header = ["context", metric.heading, "deviation", "seeds", f"minus {study.reference.name}", "95 % interval"]
     costs: dict[str, tuple[str, Callable[[float], str]]] = {
         "parameters": ("parameters", lambda value: f"{value:,.0f}"),
         "images_per_s": ("images/s", lambda value: f"{value:.3g}" if value < 100 else f"{value:,.0f}"),
@@ -174,35 +175,35 @@ def score_table(study: Study) -> Markup:
     for group in study.groups:
         summary, done = group.score, len(group.scores)
         row: list[CellText] = [group.name]
-        row.append(html.number(summary.mean, score.shown) if summary else "not finished")
-        row.append(html.number(summary.deviation, score.shown) if summary else None)
+        row.append(html.number(summary.mean, metric.format) if summary else "not finished")
+        row.append(html.number(summary.deviation, metric.format) if summary else None)
         row.append(str(done) if done == len(group.runs) else f"{done} of {len(group.runs)}")
-        row += _difference_cells(score, study.difference(group))
+        row += _difference_cells(metric, study.difference(group))
         row += [html.number(group.mean(field), shown) for field, (_, shown) in costs.items()]
         rows.append(row)
-    return html.table([*header, *(words for words, _ in costs.values())], rows, name="scores", kind="cards")
+    return html.table([*header, *(label for label, _ in costs.values())], rows, name="scores", kind="cards")
 
 
-def _difference_cells(score: Score, difference: PairedDifference | None) -> tuple[CellText, CellText]:
+def _difference_cells(metric: Metric, difference: PairedDifference | None) -> tuple[CellText, CellText]:
     if difference is None:
         return None, None
-    mean = html.number(difference.mean, score.signed)
+    mean = html.number(difference.mean, metric.format_difference)
     if difference.interval is None:
         return mean, f"needs 3 shared seeds, has {difference.n}"
-    return mean, Markup(" to ".join(html.number(end, score.signed) for end in difference.interval))
+    return mean, Markup(" to ".join(html.number(end, metric.format_difference) for end in difference.interval))
 
 
 def further_scores(study: Study) -> Markup:
     """The task's further scores, means over seeds; empty if no run has any."""
-    headings: dict[Score, list[str]] = {}  # usually one each; runs on different images may differ
-    for score in study.task.scores[1:]:
-        named = [score.among_images(run.result, study.task.member) for run in study.runs if score.name in run.result]
-        if any(group.mean(score.name) is not None for group in study.groups):
-            headings[score] = list(dict.fromkeys(each.heading for each in named))
+    headings: dict[Metric, list[str]] = {}  # usually one each; runs on different images may differ
+    for metric in study.task.metrics[1:]:
+        named = [metric.among_images(run.result, study.task.member) for run in study.runs if metric.name in run.result]
+        if any(group.mean(metric.name) is not None for group in study.groups):
+            headings[metric] = list(dict.fromkeys(each.heading for each in named))
     if not headings:
         return Markup()
     rows = [
-        [group.name, *(html.number(group.mean(score.name), score.shown) for score in headings)]
+        [group.name, *(html.number(group.mean(metric.name), metric.format) for metric in headings)]
         for group in study.groups
     ]
     content = html.table(["context", *map(" or ".join, headings.values())], rows, name="others")
@@ -213,29 +214,29 @@ def further_scores(study: Study) -> Markup:
 
 def per_seed_table(study: Study) -> Markup:
     """The score of every run."""
-    score = study.task.score
+    metric = study.task.metric
     seeds = sorted({run.seed for run in study.runs})
     rows = [
-        [group.name, *(html.number(group.scores.get(seed), score.shown) for seed in seeds)] for group in study.groups
+        [group.name, *(html.number(group.scores.get(seed), metric.format) for seed in seeds)] for group in study.groups
     ]
-    content = html.table([score.heading, *(f"seed {seed}" for seed in seeds)], rows, name="per-seed")
+    content = html.table([metric.heading, *(f"seed {seed}" for seed in seeds)], rows, name="per-seed")
     return html.collapsible("Every seed", content)
 
 
 def per_member_table(study: Study) -> Markup:
     """The score of each class (or other member), mean over seeds; empty if no run has any."""
-    each, member = study.task.member_score, study.task.member
+    each, member = study.task.member_metric, study.task.member
     if each is None:
         return Markup()
     means = {group.name: _member_means(group, each.name) for group in study.groups}
     members = dict.fromkeys(name for scores in means.values() for name in scores)
     if not members:
         return Markup()
-    rows = [[name, *(html.number(scores.get(name), each.shown) for scores in means.values())] for name in members]
+    rows = [[name, *(html.number(scores.get(name), each.format) for scores in means.values())] for name in members]
     unit = f", {each.unit}" if each.unit else ""
     note = html.paragraph(f"Mean over seeds{unit}. A dash: {study.task.absent}.", kind="soft")
     return html.collapsible(
-        f"{each.words} of each {member}", html.table([member, *means], rows, name=f"per-{member}") + note
+        f"{each.label} of each {member}", html.table([member, *means], rows, name=f"per-{member}") + note
     )
 
 
@@ -260,11 +261,11 @@ def conditions_table(study: Study) -> Markup:
     values["data"] = [f"{recipe['data'].get('name')}, {recipe['data'].get('val_split')}" for recipe in recipes]
     values["steps x batch"] = [f"{recipe.get('steps')} x {recipe.get('batch')}" for recipe in recipes]
     values["training precision"] = [recipe.get("precision") for recipe in recipes]
-    for words, field in CONDITIONS.items():
-        values[words] = [run.result[field] for run in study.runs if run.result.get(field) is not None]
+    for label, field in CONDITIONS.items():
+        values[label] = [run.result[field] for run in study.runs if run.result.get(field) is not None]
     values["date"] = sorted(str(date)[:10] for date in values["date"])  # the day is enough
-    rows = [[words, _join_values(each)] for words, each in values.items() if each]
-    return html.table(["what", "how"], rows, name="conditions", kind="words")
+    rows = [[label, _join_values(each)] for label, each in values.items() if each]
+    return html.table(["what", "how"], rows, name="conditions", kind="text")
 
 
 def _join_values(values: list[Any]) -> str:
@@ -306,19 +307,19 @@ def plot_scores(study: Study) -> Markup:
     scored = [group for group in study.groups if group.scores]
     if not scored:
         return Markup()
-    score = study.task.score
+    metric = study.task.metric
 
     def draw(axes: Any) -> None:
         for index, group in enumerate(scored):
             style = line_style(study, group)["color"]
-            values = [score.scale * value for value in group.scores.values()]
+            values = [metric.scale * value for value in group.scores.values()]
             axes.plot(values, [index] * len(values), "o", color=style, alpha=0.75, markersize=6, markeredgewidth=0)
             axes.plot([sum(values) / len(values)] * 2, [index - 0.3, index + 0.3], color=style, linewidth=2.5)
         axes.set_yticks(range(len(scored)), [group.name for group in scored])
-        axes.set(xlabel=score.heading, ylim=(len(scored) - 0.4, -0.6))
+        axes.set(xlabel=metric.heading, ylim=(len(scored) - 0.4, -0.6))
         axes.grid(visible=False, axis="y")
 
-    alt = f"{score.words} of every run, by context"
+    alt = f"{metric.label} of every run, by context"
     drawn = html.render_svg("scores", draw, alt=alt, height=0.75 + 0.3 * len(scored))
     return html.figure(
         drawn, "Each dot is one run, that is one seed; the bar is the mean. The axis does not begin at zero."
@@ -327,10 +328,10 @@ def plot_scores(study: Study) -> Markup:
 
 def plot_curves(study: Study) -> Markup:
     """Training loss and validation score over steps."""
-    score = study.task.score
+    metric = study.task.metric
     figures = [
         _curve(study, "loss", "Training loss", "loss", 1),
-        _curve(study, score.name, f"Validation {score.words}", score.heading, score.scale),
+        _curve(study, metric.name, f"Validation {metric.label}", metric.heading, metric.scale),
     ]
     drawn = [drawing for drawing in figures if drawing]
     if not drawn:

@@ -107,7 +107,7 @@ class RunRecord:
     @property
     def score(self) -> float | None:
         """The task's first score; None until the run finishes."""
-        return self.result.get(self.task.score.name)
+        return self.result.get(self.task.metric.name)
 
     def curve(self, field: str) -> dict[int, float]:
         """Step to value, of the rows with a number under that name; a later row of a step replaces an earlier one."""
@@ -248,7 +248,7 @@ class Study:
     def best(self, *kinds: str) -> RunGroup | None:
         """The group with the best mean score among those kinds; among all if none is given."""
         means = {group: group.score.mean for group in self.groups if group.score and (not kinds or group.kind in kinds)}
-        pick = max if self.task.score.higher else min
+        pick = max if self.task.metric.higher else min
         return pick(means, key=means.__getitem__, default=None)
 
 

@@ -24,7 +24,7 @@ from hamburger.tensors import pick_device
 from hamburger.training.datasets import IGNORE, Sample
 from hamburger.training.image_files import Colour, encode_label_png, full_palette, normalise
 from hamburger.training.supervised import EvaluationProtocol
-from hamburger.training.task import Score
+from hamburger.training.task import Metric
 from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
 
 if TYPE_CHECKING:
@@ -180,11 +180,13 @@ class SegmentationPredictor(FilePredictor):
         shares = measure_class_shares(label, self.info.classes)
         row = {"height": height, "width": width, "tiles": self.predictor.count_tiles(height, width), "shares": shares}
         largest = sorted(shares.items(), key=lambda item: -item[1])[:3]
-        words = ", ".join(f"{name} {share:.0%}" for name, share in largest)
+        class_shares = ", ".join(f"{name} {share:.0%}" for name, share in largest)
         files = {"label": encode_label_png(label, self.palette)}
         if self.overlay:
             files["overlay"] = draw_overlay_jpeg(image, label, self.info.classes, self.palette)
-        return FilePrediction(row if self.overlay else {"overlay": None, **row}, (f"{width} x {height}", words), files)
+        return FilePrediction(
+            row if self.overlay else {"overlay": None, **row}, (f"{width} x {height}", class_shares), files
+        )
 
     def settings(self) -> dict[str, Any]:
         return {**super().settings(), "protocol": str(self.predictor.protocol), "side": self.predictor.side or None}
@@ -222,9 +224,9 @@ def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], pale
     overlay = ImageOps.scale(overlay, max(1, -(-SMALLEST // max(overlay.size))), Image.Resampling.NEAREST)
     overlay.thumbnail((LARGEST, LARGEST), Image.Resampling.BILINEAR)
     shares = sorted(measure_class_shares(label, classes).items(), key=lambda item: -item[1])
-    words = {name: f"{name}  {share:.1%}" if share >= 0.001 else f"{name}  <0.1%" for name, share in shares}
+    labels = {name: f"{name}  {share:.1%}" if share >= 0.001 else f"{name}  <0.1%" for name, share in shares}
     colours = [TRANSPARENT, *palette[1:]]
-    entries = [(colours[classes.index(name)], text) for name, text in words.items()]
+    entries = [(colours[classes.index(name)], text) for name, text in labels.items()]
     legend = _draw_legend(entries, overlay.width, line=max(LINE, max(overlay.size) // LINES))
     sheet = Image.new("RGB", (max(overlay.width, legend.width), overlay.height + legend.height), "white")
     sheet.paste(overlay, (0, 0))
@@ -248,16 +250,16 @@ def _draw_legend(entries: Sequence[tuple[Colour, str]], width: int, *, line: int
 
     font = ImageFont.load_default(size=line * 14 // LINE)
     gap = line // 10
-    column = 2 * line + round(max(font.getlength(words) for _, words in entries))
+    column = 2 * line + round(max(font.getlength(label) for _, label in entries))
     columns = max(1, width // column)
     lines = -(-len(entries) // columns)
     legend = Image.new("RGB", (max(width, column), line * lines + line // 2), "white")
     draw = ImageDraw.Draw(legend)
-    for i, (colour, words) in enumerate(entries):
+    for i, (colour, label) in enumerate(entries):
         left, top = column * (i % columns) + line // 4, line * (i // columns) + line // 4
         square = (left, top + gap, left + line - 3 * gap, top + line - 2 * gap)
         draw.rectangle(square, fill=colour, outline="black", width=max(1, gap // 2))
-        draw.text((left + line, top + gap), words, fill="black", font=font)
+        draw.text((left + line, top + gap), label, fill="black", font=font)
     return legend
 
 
@@ -310,7 +312,7 @@ CONTEXT = "head.context"
 class SegmentationVisualizer(Visualizer):
     """Draws image, label, predictions and errors side by side."""
 
-    score = Score("right", "the share of labelled pixels that are right")
+    metric = Metric("right", "the share of labelled pixels that are right")
     images = "single scale, whole image"
     sample: Callable[[int], Sample]
 
@@ -332,8 +334,8 @@ class SegmentationVisualizer(Visualizer):
         images = [first, CaptionedImage(self._colour(label), "label", drawn=True)]
         for name, prediction in predictions.items():
             images.append(CaptionedImage(self._colour(prediction), name, drawn=True))
-            words = f"errors, {100 * measure_accuracy(prediction, label):.1f} % right"
-            images.append(CaptionedImage(draw_errors(prediction, label), words, drawn=True))
+            caption = f"errors, {100 * measure_accuracy(prediction, label):.1f} % right"
+            images.append(CaptionedImage(draw_errors(prediction, label), caption, drawn=True))
         return images
 
     def _colour(self, label: Tensor) -> Tensor:

@@ -21,14 +21,14 @@ from hamburger.segmentation.data.batches import SegmentationBatch, SegmentationB
 from hamburger.segmentation.data.checks import check_dataset
 from hamburger.segmentation.evaluate import SegmentationScores, evaluate_segmenter
 from hamburger.segmentation.losses import IGNORE
-from hamburger.segmentation.model import Segmenter, create_model, load_weights, models, save_weights
+from hamburger.segmentation.model import Segmenter, create_model, describe_network, load_weights, models
 from hamburger.segmentation.predict import SegmentationPredictor, SegmentationVisualizer
 from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
 from hamburger.training.datasets import check_each
 from hamburger.training.loader import batch_options, to_layout
 from hamburger.training.run_folder import BEST
 from hamburger.training.supervised import Splits, describe_data
-from hamburger.training.task import Score, Task
+from hamburger.training.task import Metric, Task
 
 SegmentationSplits = Splits[SegmentationSet]
 
@@ -54,9 +54,9 @@ class SegmentationTask(Task[SegmentationRecipe]):
     datasets = datasets
     predictor = SegmentationPredictor
     visualizer = SegmentationVisualizer
-    scores = (Score("miou", "mIoU"), Score("pixel_accuracy", "pixel accuracy"))
+    metrics = (Metric("miou", "mIoU"), Metric("pixel_accuracy", "pixel accuracy"))
     pooled = "pooled over the whole validation split; pixels without a label do not count"
-    member_score = Score("per_class", "IoU")
+    member_metric = Metric("per_class", "IoU")
     single_class = True
     test_time_augmentation = True
 
@@ -131,8 +131,8 @@ class SegmentationTask(Task[SegmentationRecipe]):
 
     # -- weights -------------------------------------------------------------------------------------------------
 
-    def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
-        save_weights(path, net, info, durable=durable)
+    def describe(self, net: Any, info: Info) -> Info:
+        return describe_network(net, info)
 
     def load(self, path: Path) -> tuple[Segmenter, Info]:
         return load_weights(path)

@@ -24,7 +24,7 @@ class StereoScores:
     """Errors over all known pixels, of images that the set made smaller by `shrink`.
 
     To add a score, sum it in `measure_pair` and compute it in `summarise_errors`: every field here is written to
-    result.json and metrics.jsonl, and those named in `StereoTask.scores` (task.py) are printed.
+    result.json and metrics.jsonl, and those named in `StereoTask.metrics` (task.py) are printed.
     """
 
     epe: float  # end-point error in pixels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,9 @@ from hamburger.stereo.data.files import encode_pfm
 from hamburger.stereo.data.layouts import MiddleburySet
 from hamburger.stereo.evaluate import BOUNDS, mean_errors, sum_errors
 from hamburger.stereo.model import StereoNet
+from hamburger.training.datasets import join_names
 from hamburger.training.image_files import encode_image, normalise
-from hamburger.training.task import Score
+from hamburger.training.task import Metric
 from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
 
 MAX_PNG_SCALE = 256  # PNG values per pixel of disparity, as in KITTI
@@ -134,11 +136,9 @@ def find_pairs(paths: Sequence[Path], *, recursive: bool = False, outside: Path 
         for pair in MiddleburySet("val", root=folder).pairs:
             if outside is None or not pair.left.resolve().is_relative_to(outside.resolve()):
                 pairs.append(InputImage(pair.left, pair.id, pair.right))
-    names = [pair.name for pair in pairs]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
+    if repeated := sorted(name for name, n in Counter(pair.name for pair in pairs).items() if n > 1):
         raise OptionError(
-            f"predict: several pairs are called {', '.join(repeated)}; predict them into different folders"
+            f"predict: several pairs are called {join_names(repeated)}; predict them into different folders"
         )
     return FoundImages(tuple(pairs), (), (), ())
 
@@ -150,7 +150,7 @@ ERROR_COLOURS = ((222, 222, 216), (230, 159, 0), (213, 94, 0), UNKNOWN_COLOUR)
 
 
 class StereoVisualizer(Visualizer):
-    score = Score("epe", "EPE", "px", higher=False)
+    metric = Metric("epe", "EPE", "px", higher=False)
     each = 4
     images = "whole pairs, disparities from dark (far) to light (near) on one scale for a row, unknown ones grey"
     sample: Callable[[int], StereoSample]

@@ -30,7 +30,7 @@ from hamburger.stereo.recipe import StereoRecipe, check_stereo_recipe, stereo_re
 from hamburger.training.datasets import check_each
 from hamburger.training.loader import batch_options
 from hamburger.training.supervised import Splits, describe_data
-from hamburger.training.task import Score, Task
+from hamburger.training.task import Metric, Task
 
 MAX_DIFFERENCE = 0.05  # pixels by which equal disparities may differ in an exported file
 
@@ -44,16 +44,16 @@ class StereoTask(Task[StereoRecipe]):
     predictor = StereoPredictor
     visualizer = StereoVisualizer
     # fields of StereoScores in evaluate.py, as they are printed
-    scores = (
-        Score("epe", "EPE", "px", higher=False),
-        Score("over_3", "above 3 px", higher=False),
-        Score("over_1", "above 1 px", higher=False),
-        Score("epe_pair_mean", "EPE mean over pairs", "px", higher=False),
-        Score("epe_seen", "EPE seen by both", "px", higher=False, count_field="images_seen"),
-        Score("over_3_seen", "above 3 px seen by both", higher=False, count_field="images_seen"),
+    metrics = (
+        Metric("epe", "EPE", "px", higher=False),
+        Metric("over_3", "above 3 px", higher=False),
+        Metric("over_1", "above 1 px", higher=False),
+        Metric("epe_pair_mean", "EPE mean over pairs", "px", higher=False),
+        Metric("epe_seen", "EPE seen by both", "px", higher=False, count_field="images_seen"),
+        Metric("over_3_seen", "above 3 px seen by both", higher=False, count_field="images_seen"),
     )
     pooled = "the mean distance from the true disparity, over all pixels of the validation split where it is known"
-    member_score = Score("per_pair", "EPE", "px", higher=False)
+    member_metric = Metric("per_pair", "EPE", "px", higher=False)
     member = "pair"
     absent = "no disparity of the pair is known"
 

@@ -60,13 +60,13 @@ class Cell:
     def command(self, out: Path, data: Path | None) -> list[str]:
         """The command line, as a user would type it."""
         run = out / self.name
-        words = [sys.executable, "-m", "hamburger", *self.verb, self.recipe]
-        words += ["--run", str(run), "--seed", str(self.seed)]
+        arguments = [sys.executable, "-m", "hamburger", *self.verb, self.recipe]
+        arguments += ["--run", str(run), "--seed", str(self.seed)]
         for override in self.overrides:
-            words += ["--set", override]
+            arguments += ["--set", override]
         if data is not None:
-            words += ["--data", str(data)]
-        return [*words, "--resume"] if (run / RECIPE).exists() else words
+            arguments += ["--data", str(data)]
+        return [*arguments, "--resume"] if (run / RECIPE).exists() else arguments
 
     def row(self, result: dict[str, Any]) -> dict[str, Any]:
         """The run's row in `results/<task>_<data>_*.jsonl`."""
@@ -140,10 +140,10 @@ def run_grid(
     def fill() -> None:
         while len(running) < jobs and (cell := next((cell for cell in waiting if _ready(cell, out)), None)):
             waiting.remove(cell)
-            words = command(cell, out, data)
+            arguments = command(cell, out, data)
             with _log(out, cell).open("ab") as log:
                 running[cell] = subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+                    arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
                 )
 
     with StopSignal() as stop:

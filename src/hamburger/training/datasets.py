@@ -177,7 +177,8 @@ def check_each(splits: Iterable[S], check: Callable[[S], Checked]) -> list[Check
 def check_same_classes(data: Any, train: tuple[str, ...], val: tuple[str, ...]) -> None:
     """Raise where the splits of a recipe's `data` have different classes, or the same ones in another order."""
     if train != val:
-        only = [name for name in (*train, *val) if name not in train or name not in val]
+        shared = {*train} & {*val}
+        only = [name for name in (*train, *val) if name not in shared]
         what = f"{', '.join(only[:8])} in one of them only" if only else "in their order"
         raise DataError(
             f"{data.name}: the classes of '{data.train_split}' and '{data.val_split}' differ, {what}; both must "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,16 +16,22 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hamburger.errors import DataError
+from hamburger.errors import DataError, install_extra
 from hamburger.files import open_regular
 from hamburger.training.safe_files import MAX_PIXELS, check_pixels, describe
 
 BAND = 512  # rows that are converted at once
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
-FORMATS = ("JPEG", "PNG", "WEBP")  # JPEG opens MPO too, which many telephones write into a .jpg
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif", ".heic", ".heif")
+# JPEG opens MPO too, which many telephones write into a .jpg; HEIF needs the package pillow-heif, AVIF Pillow 11.3
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "HEIF")
+KINDS = "JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF or HEIC"
 DECODERS = threading.Lock()
 SCAN = re.compile(rb"\xff\xda\x00[\x08\x0a\x0c\x0e][\x01-\x04]")  # the header of a scan of a JPEG
 MAX_SCANS = 64  # encoders write about ten
+ORIENTATION, TILE_WIDTH, TILE_LENGTH = 274, 322, 323  # tags of EXIF and TIFF
+TAG_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # by type
+RAW_EXIF, XMP = "Raw profile type exif", "XML:com.adobe.xmp"  # texts of a PNG
+XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([1-8])')
 REASONS = {
     FileNotFoundError: "missing",
     PermissionError: "may not be read; check its permissions",
@@ -108,23 +115,41 @@ def _opened(path: Path, *, load: bool = True) -> Iterator[Any]:
     try:
         with DECODERS:  # Pillow loads them at the first file; other threads would not find them yet
             Image.init()
-        with open_regular(path) as file, Image.open(file, formats=FORMATS) as image:
-            check_pixels(path, *image.size)  # known from the header; decoding allocates them
-            if load and image.format in ("JPEG", "MPO"):
-                _check_scans(path, file)
-            if load:
-                image.load()
-            yield image
+            if path.suffix.lower() in (".heic", ".heif"):
+                _add_heif_decoder(path)
+        formats = [name for name in FORMATS if name in Image.OPEN]
+        with open_regular(path) as file:
+            _check_tags(path, file)
+            file.seek(0)
+            with Image.open(file, formats=formats) as image:
+                check_pixels(path, *image.size)  # known from the header; decoding allocates them
+                if image.mode == "F":
+                    raise DataError(f"{path}: its pixels are floating-point numbers; save 8 or 16 bits per channel")
+                tags = getattr(image, "tag_v2", {})  # of a TIFF, whose tiles may be larger than the image
+                check_pixels(path, tags.get(TILE_WIDTH, 0), tags.get(TILE_LENGTH, 0))
+                if load and image.format in ("JPEG", "MPO"):
+                    _check_scans(path, file)
+                if load:
+                    image.load()
+                yield image
     except DataError:
         raise
     except UnidentifiedImageError:
-        what = "empty file" if path.stat().st_size == 0 else "no JPEG, PNG or WebP image"
+        what = "empty file" if path.stat().st_size == 0 else f"no {KINDS} image"
         raise DataError(f"{path}: {what}") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own limit is higher
         raise DataError(f"{path}: has more than the {MAX_PIXELS:,} pixels that are read; resize it") from None
     except Exception as error:  # decoders raise any exception on a damaged file
         reason = REASONS.get(type(error), f"damaged or incomplete ({describe(error)})")
         raise DataError(f"{path}: {reason}") from error
+
+
+def _add_heif_decoder(path: Path) -> None:
+    try:
+        import pillow_heif
+    except ImportError:
+        raise DataError(f"{path}: reading HEIC needs the package pillow-heif; {install_extra('heic')}") from None
+    pillow_heif.register_heif_opener()
 
 
 def _check_scans(path: Path, file: BinaryIO) -> None:
@@ -134,14 +159,53 @@ def _check_scans(path: Path, file: BinaryIO) -> None:
         raise DataError(f"{path}: a JPEG of {count} scans; at most {MAX_SCANS} are read: save it again")
 
 
-def _upright(image: Any) -> Any:
-    from PIL import ImageOps
+def _check_tags(path: Path, file: BinaryIO) -> None:
+    """Raise where the tags of a TIFF claim more bytes than the file has: Pillow copies each, and they may overlap."""
+    length = file.seek(0, io.SEEK_END)
+    if sum(count * TAG_BYTES.get(kind, 0) for _, kind, count, _ in _read_tags(file)) > length:
+        raise DataError(f"{path}: damaged or incomplete (its tags claim more than the {length:,} bytes there are)")
 
-    if image.format == "JPEG" and not {"exif", "xmp"} & image.info.keys():  # the usual case, without a copy
-        return image
+
+def _read_tags(file: BinaryIO) -> Iterator[tuple[int, int, int, int]]:
+    """Yield tag, type, count and the first 16 bits of the value, of TIFF or EXIF data; of anything else nothing."""
+    file.seek(0)
+    header = file.read(16).ljust(16)
+    order = {b"II*\0": "<", b"MM\0*": ">", b"II+\0": "<", b"MM\0+": ">"}.get(header[:4])
+    if order is None:
+        return
+    start, entries, entry = ("8xQ", "Q", "HHQH6x") if b"+" in header[:4] else ("4xI", "H", "HHIH2x")
+    file.seek(*struct.unpack_from(order + start, header))
+    (many,) = struct.unpack(order + entries, file.read(struct.calcsize(order + entries)))
+    for _ in range(min(many, 2**16)):
+        yield struct.unpack(order + entry, file.read(struct.calcsize(order + entry)))
+
+
+def _upright(image: Any) -> Any:
+    """The image, turned as its EXIF or XMP data say. Pillow's own function copies all tags, which may overlap."""
+    from PIL.Image import Transpose
+
+    if image.format == "TIFF" or not {"exif", RAW_EXIF, XMP, "xmp"} & image.info.keys():
+        return image  # Pillow has turned a TIFF
+    orientation = 1
     with suppress(Exception):  # unreadable metadata say nothing of a rotation, and the image itself has been decoded
-        ImageOps.exif_transpose(image, in_place=True)
-    return image
+        xmp = image.info.get(XMP) or image.info.get("xmp", b"")
+        if match := XMP_ORIENTATION.search(xmp.encode() if isinstance(xmp, str) else xmp):
+            orientation = int(match[1])
+    with suppress(Exception):
+        raw = image.info.get(RAW_EXIF, "")
+        exif = image.info.get("exif") or bytes.fromhex("".join(raw.split("\n")[3:]))
+        tags = _read_tags(io.BytesIO(exif.removeprefix(b"Exif\0\0")))
+        orientation = next(value for tag, _, _, value in tags if tag == ORIENTATION)
+    turns = {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
+    return image.transpose(turns[orientation]) if orientation in turns else image
 
 
 def _rgb(image: Any) -> Bytes:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hamburger import distributed
-from hamburger.training.task import Score
+from hamburger.training.task import Metric
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -43,7 +43,15 @@ class StepLogged:
     images_per_s: float
     data_wait: float
     remaining_s: float
-    words: str = ""  # shown instead of the loss, where one number is not enough
+    loss_text: str = ""  # shown instead of the loss, where one number is not enough
+
+
+@dataclass(frozen=True)
+class ValidationProgress:
+    """Images scored so far; `done` is 0 at the start of an evaluation, and `total` after it."""
+
+    done: int
+    total: int
 
 
 @dataclass(frozen=True)
@@ -51,7 +59,7 @@ class ScoresEvaluated:
     """`scores` are those of the task, with their values; `best` is about the first."""
 
     step: int
-    scores: tuple[tuple[Score, float], ...]
+    scores: tuple[tuple[Metric, float], ...]
     best: bool
 
 
@@ -74,7 +82,7 @@ class Note:
     text: str
 
 
-Event = RunStarted | StepLogged | ScoresEvaluated | SamplesDrawn | CheckpointSaved | Note
+Event = RunStarted | StepLogged | ValidationProgress | ScoresEvaluated | SamplesDrawn | CheckpointSaved | Note
 Listener = Callable[[Event], object]
 
 

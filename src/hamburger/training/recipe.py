@@ -317,8 +317,8 @@ def _describe_type(kind: Any) -> str:
         return f"{_describe_type(required)} or none"
     if get_origin(kind) is tuple:
         return f"{len(get_args(kind))} comma-separated values"
-    words = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    return words.get(kind, "options by name")
+    names = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
+    return names.get(kind, "options by name")
 
 
 # -- overrides ---------------------------------------------------------------------------------------------------------
@@ -399,8 +399,8 @@ def _parse(kind: Any, text: str) -> Any:
     if get_origin(kind) is dict:
         return {} if text.lower() in ("", "none") else _guess(text)
     if kind is bool:
-        words = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
-        return words.get(text.lower(), text)
+        flags = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
+        return flags.get(text.lower(), text)
     try:
         return kind(text)
     except ValueError:
@@ -416,9 +416,9 @@ def _guess(text: str) -> Any:
             raise OptionError(f"--set: {shorten(text)} begins like JSON, but is none ({mistake})") from None
     if "," in text:
         return [_guess(part.strip()) for part in text.split(",") if part.strip()]
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
+    constants = {"true": True, "false": False, "none": None}
+    if text.lower() in constants:
+        return constants[text.lower()]
     for kind in (int, float):
         try:
             return kind(text)

@@ -170,8 +170,8 @@ def read_result(path: Path, call: str, task: Task[Any] | None = None) -> dict[st
     values = read_json_object(path, call)
     if task is not None and values.setdefault("task", task.name) != task.name:
         raise DataError(f"{call}: {path} has task {shorten(values['task'])}, its recipe {task.name}")
-    if task is not None and not is_number(values.get(task.score.name)):
-        raise DataError(f"{call}: {path} has no number '{task.score.name}'; it is not the result of a run")
+    if task is not None and not is_number(values.get(task.metric.name)):
+        raise DataError(f"{call}: {path} has no number '{task.metric.name}'; it is not the result of a run")
     return values
 
 

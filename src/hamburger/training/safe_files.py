@@ -4,7 +4,7 @@
 | --- | --- |
 | pixels of an image, a label or a disparity map | 2^26, as 8192 x 8192 |
 | a list of images or classes, a CIFAR batch, an SBD label (also decompressed) | 64 MiB |
-| lines of a list | 2^20 |
+| lines of a list | 2^20, of 4096 characters |
 | a JSON file of COCO instances | 2 GiB |
 | masks of all objects of one image | 4 GiB |
 """
@@ -24,6 +24,7 @@ from hamburger.files import read_bytes
 MAX_PIXELS = 2**26
 MAX_FILE_BYTES = 64 * 2**20
 MAX_LINES = 2**20
+MAX_LINE_LENGTH = 4096  # two paths with spaces between them
 MAX_JSON_BYTES = 2 * 2**30
 MAX_MASK_BYTES = 4 * 2**30
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 1024  # what Linux allows for a name, and enough for a path below the root
@@ -58,6 +59,9 @@ def read_lines(path: Path, content: str) -> list[str]:
     lines = text.splitlines()
     if len(lines) > MAX_LINES:
         raise DataError(f"{path}: has {len(lines):,} lines; at most {MAX_LINES:,} are read")
+    if (length := max(map(len, lines), default=0)) > MAX_LINE_LENGTH:
+        line = next(number for number, text in enumerate(lines, start=1) if len(text) == length)
+        raise DataError(f"{path}, line {line}: has {length:,} characters; at most {MAX_LINE_LENGTH:,} are read")
     return lines
 
 

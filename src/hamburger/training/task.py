@@ -1,4 +1,4 @@
-"""What a task tells the shared engine: recipes, scores, data, network, losses, prediction, images and export.
+"""What a task tells the shared engine: recipes, metrics, data, network, losses, prediction, images and export.
 
 `ham train`, `ham eval`, `ham predict`, `ham export`, `ham report`, `ham compare` and `ham ablate` know a task only by
 its `Task` object. CONTRIBUTING.md, "Add a task", has the steps for a new one.
@@ -34,33 +34,33 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=SupervisedTraining)
 
 
-# -- scores ------------------------------------------------------------------------------------------------------------
+# -- metrics -----------------------------------------------------------------------------------------------------------
 
 
 PERCENT = "%"
 
 
 @dataclass(frozen=True)
-class Score:
-    """`Score("miou", "mIoU")` is a share between 0 and 1, shown in percent; `Score("epe", "EPE", "px", higher=False)`
-    is in pixels, and less of it is better. `count_field`: the field with the number of images that have this score,
+class Metric:
+    """`Metric("miou", "mIoU")` is a share between 0 and 1, shown in percent; `Metric("epe", "EPE", "px", higher=False)`
+    is in pixels, and less of it is better. `count_field`: the field with the number of images that have this metric,
     where not all have it.
     """
 
     name: str  # of the field in result.json, metrics.jsonl and rows
-    words: str
+    label: str
     unit: str = PERCENT
     higher: bool = True
     count_field: str | None = None
 
-    def among_images(self, result: Mapping[str, Any], member: str) -> Score:
-        """This score named for one result: `EPE seen by both (2 of 4 pairs)` where only some images have it."""
+    def among_images(self, result: Mapping[str, Any], member: str) -> Metric:
+        """This metric, labelled for one result: `EPE seen by both (2 of 4 pairs)` where only some images have it."""
         count, images = result.get(self.count_field or ""), result.get("images")
         if count is None or count == images:
             return self
-        return replace(self, words=f"{self.words} ({count} of {images} {member}s)")
+        return replace(self, label=f"{self.label} ({count} of {images} {member}s)")
 
-    def better(self, one: float, other: float) -> bool:
+    def is_better(self, one: float, other: float) -> bool:
         return one > other if self.higher else one < other
 
     @property
@@ -69,22 +69,22 @@ class Score:
 
     @property
     def heading(self) -> str:
-        return f"{self.words}, {self.unit}" if self.unit else self.words
+        return f"{self.label}, {self.unit}" if self.unit else self.label
 
     @property
-    def points(self) -> str:
+    def difference_unit(self) -> str:
         """What a difference is counted in."""
         return "points" if self.unit == PERCENT else self.unit or "more"
 
-    def shown(self, value: float, digits: int = 2) -> str:
+    def format(self, value: float, digits: int = 2) -> str:
         return f"{self.scale * value:.{digits}f}"
 
-    def signed(self, value: float) -> str:
+    def format_difference(self, value: float) -> str:
         return f"{self.scale * value:+.2f}"
 
-    def spoken(self, value: float) -> str:
+    def describe(self, value: float) -> str:
         """`mIoU 71.20 %`, `EPE 1.25 px`."""
-        return f"{self.words} {self.shown(value)} {self.unit}".rstrip()
+        return f"{self.label} {self.format(value)} {self.unit}".rstrip()
 
 
 class Task(ABC, Generic[R]):
@@ -98,24 +98,24 @@ class Task(ABC, Generic[R]):
     predictor: type[Any] | None = None  # for `ham predict`: an inference.predict_files.FilePredictor
     visualizer: type[Visualizer] | None = None  # for the images of `ham report`
     # the first decides which weights are the best; the others may be None where a data set lacks what they need
-    scores: tuple[Score, ...]
-    pooled: ClassVar[str]  # what the first score is computed over, in words for the reader of a report
-    member_score: ClassVar[Score | None] = None  # the score of a single class, or other `member`
+    metrics: tuple[Metric, ...]
+    pooled: ClassVar[str]  # what the first metric is computed over, in words for the reader of a report
+    member_metric: ClassVar[Metric | None] = None  # the metric of a single class, or other `member`
     member: ClassVar[str] = "class"
-    absent: ClassVar[str] = "the class is neither labelled nor predicted"  # when a member has no score
+    absent: ClassVar[str] = "the class is neither labelled nor predicted"  # when a member has no value
     single_class: ClassVar[bool] = False  # whether each pixel or image gets one class, so that a network can collapse
     fixed_batch_size: ClassVar[bool] = True  # whether the network always sees tensors of the same size in training
     test_time_augmentation: ClassVar[bool] = False  # whether `evaluate` takes other protocols than SINGLE_SCALE
 
     @property
-    def score(self) -> Score:
-        """The score that decides which weights are the best."""
-        return self.scores[0]
+    def metric(self) -> Metric:
+        """The metric that decides which weights are the best."""
+        return self.metrics[0]
 
-    def present_scores(self, result: Mapping[str, Any]) -> list[tuple[Score, float]]:
-        """The scores that a result has, with their values; one of a part of the images says of how many."""
-        present = [score for score in self.scores if result.get(score.name) is not None]
-        return [(score.among_images(result, self.member), result[score.name]) for score in present]
+    def present_metrics(self, result: Mapping[str, Any]) -> list[tuple[Metric, float]]:
+        """The metrics that a result has, with their values; one of a part of the images says of how many."""
+        present = [metric for metric in self.metrics if result.get(metric.name) is not None]
+        return [(metric.among_images(result, self.member), result[metric.name]) for metric in present]
 
     @abstractmethod
     def check(self, recipe: R, *, processes: int = 1) -> None:
@@ -185,20 +185,24 @@ class Task(ABC, Generic[R]):
         """The network with this `config`, the keywords that its weights file stores."""
         raise NotImplementedError
 
+    def describe(self, net: Any, info: Info) -> Info:
+        """`info` with what builds the network again: the name of the task and the keywords of `create`."""
+        return replace(info, model={"task": self.name, **net.config})
+
     def save(self, path: Path, net: Any, info: Info, *, durable: bool = True) -> None:
-        """Write one .safetensors file from which `load` builds the network again; its metadata names the task.
+        """Write one .safetensors file from which `load` builds the network again.
 
         With `durable`, return only when the file is on the disk.
         """
         from hamburger.checkpoints.weights_file import write_weights
 
-        write_weights(path, net, replace(info, model={"task": self.name, **net.config}), durable=durable)
+        write_weights(path, net, self.describe(net, info), durable=durable)
 
     def load(self, path: Path) -> tuple[Any, Info]:
         """The network on the CPU in evaluation mode, and its metadata."""
         return load_network("load", path, self.name, self.create)
 
-    # -- scores --------------------------------------------------------------------------------------------------
+    # -- evaluation ----------------------------------------------------------------------------------------------
 
     def dataset_for(self, name: str, root: Path | None) -> str:
         """The data set to use where the weights were trained on `name` and the user gave the folder `root`."""
@@ -239,7 +243,7 @@ class Task(ABC, Generic[R]):
         protocol: EvaluationProtocol = SINGLE_SCALE,
         progress: Callable[[int, int], Any] = lambda done, total: None,
     ) -> Any:
-        """A frozen dataclass with the `scores`, `protocol` in words and the number of `images`.
+        """A frozen dataclass with the values of the `metrics`, `protocol` in words and the number of `images`.
 
         The processes divide the work. `net` keeps its training mode. `progress` is called with (done, total) before
         each batch, and may stop the work by raising.

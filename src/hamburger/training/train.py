@@ -85,7 +85,7 @@ def _finish(task: Task[R], recipe: R, trainer: Trainer[R], parameters: int) -> R
         "batch": recipe.batch,
         "precision": recipe.precision,
         **progress.scores,
-        f"best_{task.score.name}": progress.best,
+        f"best_{task.metric.name}": progress.best,
         "best_step": progress.best_step,
         "loss": progress.loss,
         "parameters": parameters,

@@ -13,13 +13,14 @@ from torch import Tensor
 from hamburger import distributed
 from hamburger.layers.norm import convert_sync
 from hamburger.training.checkpoint import ScoredProgress
-from hamburger.training.metrics_log import Listener, ScoresEvaluated
+from hamburger.training.metrics_log import Listener, ScoresEvaluated, ValidationProgress
 from hamburger.training.optim import learning_rate, optimizer_of, set_rate
 from hamburger.training.recipe import SupervisedTraining
 from hamburger.training.run_folder import BEST, RunFolder
 from hamburger.training.run_lifecycle import Run, StopSignal
 
 if TYPE_CHECKING:
+    from hamburger.checkpoints.weights_file import Info
     from hamburger.training.accelerator import Accelerator
     from hamburger.training.profile import StepProfile
     from hamburger.training.task import Task
@@ -147,17 +148,18 @@ class Trainer(Run[S, ScoredProgress]):
                 channels_last=self.recipe.channels_last,
                 progress=self._between_images,
             )
-        progress, score = self.progress, self.task.score
+        progress, metric = self.progress, self.task.metric
         progress.evaluated, progress.scores = progress.step, asdict(scores)
-        value = progress.scores[score.name]
-        best = self.recipe.keep == "last" or progress.best is None or score.better(value, progress.best)
+        value = progress.scores[metric.name]
+        best = self.recipe.keep == "last" or progress.best is None or metric.is_better(value, progress.best)
         if best:
             progress.best_step, progress.best = progress.step, value
         if self.first:
             self.write({"step": progress.step, **progress.scores})
-            self.listen(ScoresEvaluated(progress.step, tuple(self.task.present_scores(progress.scores)), best))
+            self.listen(ScoresEvaluated(progress.step, tuple(self.task.present_metrics(progress.scores)), best))
 
     def _between_images(self, done: int, total: int) -> None:
+        self.listen(ValidationProgress(done, total))
         # several processes would all have to stop at the same image, so they finish the evaluation
         if self.stop and distributed.world_size() == 1 and done < total:
             self.interrupt()
@@ -168,15 +170,18 @@ class Trainer(Run[S, ScoredProgress]):
         """Write best.safetensors if the current weights are the best."""
         progress = self.progress
         if progress.evaluated == progress.step == progress.best_step:
-            extra = {**self.info.extra, "step": progress.step, self.task.score.name: progress.best}
-            info = replace(self.info, extra=extra)
+            info = self._info_now(**{self.task.metric.name: progress.best})
             self.task.save(self.folder.to_write(BEST), self.net, info, durable=not self.light)
 
     def data_digest(self) -> str:
         return str(self.data.digest())
 
+    def _info_now(self, **extra: Any) -> Info:
+        return replace(self.info, extra={**self.info.extra, "step": self.progress.step, **extra})
+
     def state(self) -> dict[str, Any]:
-        return {"model": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}
+        info = self.task.describe(self.net, self._info_now())  # for `ham predict --last`
+        return {"model": self.net.state_dict(), "info": info.as_json(), "optimizer": self.optimizer.state_dict()}
 
     def load(self, state: dict[str, Any]) -> None:
         self.net.load_state_dict(state["model"])

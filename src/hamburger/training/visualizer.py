@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.training.image_files import Colour
-from hamburger.training.task import Score
+from hamburger.training.task import Metric
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
@@ -24,14 +24,14 @@ class CaptionedImage(NamedTuple):
     """`pixels`: 3 h w, uint8.   `drawn`: its colours are labels, so shrinking must not blend them."""
 
     pixels: Tensor
-    words: str
+    caption: str
     drawn: bool = False
 
 
 class Visualizer(ABC):
     """Shows images of a split opened by `Task.split`. The same index and weights give the same images."""
 
-    score: ClassVar[Score]  # of one image: finds the images where one network beats another
+    metric: ClassVar[Metric]  # of one image: finds the images where one network beats another
     each: ClassVar[int] = 2  # number of images under each heading
     images: ClassVar[str] = "whole image"  # what networks are given, in words
 
@@ -62,7 +62,7 @@ class Visualizer(ABC):
 
     @abstractmethod
     def judge(self, index: int, prediction: Any) -> float:
-        """The `score` of a prediction."""
+        """The `metric` of a prediction."""
 
     @abstractmethod
     def row(self, index: int, predictions: Mapping[str, Any], note: str = "") -> list[CaptionedImage]:

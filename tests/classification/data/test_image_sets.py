@@ -208,7 +208,7 @@ def test_all_broken_files_are_listed_at_once(tmp_path):
     with pytest.raises(DataError, match="25 files cannot be used") as error:
         load("folder", root, tmp_path, size=16)
     assert len(error.value.problems) == 25
-    assert "0.png: no JPEG, PNG or WebP image" in str(error.value)
+    assert "0.png: no JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF or HEIC image" in str(error.value)
     assert "... and 5 more" in str(error.value)
     assert not list((tmp_path / "cache").glob("*.images")), "nothing half-made is kept"
     assert not list((tmp_path / "cache").glob("*.partial"))

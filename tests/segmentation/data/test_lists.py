@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import fake_datasets
 import pytest
 
@@ -59,6 +61,17 @@ def test_a_line_resolves_to_an_existing_image(images, tmp_path, line, id):
 def test_without_images_a_line_is_its_name(tmp_path, line, id):
     fake_datasets.write_list(tmp_path / "train.txt", [line])
     assert read_ids(tmp_path / "train.txt") == [id]
+
+
+@pytest.mark.parametrize(
+    "line", ["gone{}", "gone/{}.png", "gone{}/x.png", "A/{}.png labels/{}.png", "A/" + "gone/" * 500 + "{}"]
+)
+def test_long_lists_of_missing_images_are_read_in_linear_time(images, tmp_path, line):
+    fake_datasets.write_list(tmp_path / "train.txt", [line.format(i, i) for i in range(5_000)])
+    begun = time.process_time()
+    assert len(read_ids(tmp_path / "train.txt", images)) == 5_000
+    assert time.process_time() - begun < 10
+    assert len(images.listed) <= 2  # nothing is kept of missing folders
 
 
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte order mark"])

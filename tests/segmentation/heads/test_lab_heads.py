@@ -17,7 +17,7 @@ from hamburger.segmentation.heads.base import LAB_HEADS, heads
 from hamburger.segmentation.model import save_weights
 
 LAB = Path(__file__).parents[3] / "lab"
-MISSING = r"head 'danet' is part of hamburger-lab; pip install hamburger-lab \(in a clone: -e lab\)"
+MISSING = r"head 'danet' is part of hamburger-lab; run pip install -e lab in your clone of hamburger"
 TINY = {"num_classes": 3, "backbone": "tiny", "output_stride": 4}
 
 

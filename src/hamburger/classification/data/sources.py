@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hamburger.classification.data.base import ImageChunk, ImageSource, image_sources
 from hamburger.errors import DataError, check_choice, check_count, check_seed, shorten, show
-from hamburger.training.image_files import SUFFIXES, read_square
+from hamburger.training.image_files import KINDS, SUFFIXES, read_square
 from hamburger.training.loader import KeyedRng
 from hamburger.training.safe_files import read_lines
 
@@ -127,7 +127,7 @@ class ClassFolders(ImageSource):
                 f"{self.name}: {folder} has no directory with images; it needs one directory per class, such as "
                 f"{folder / 'cats' / 'first.jpg'}"
             )
-        empty = [f"{folder / name}: no JPEG, PNG or WebP file" for name, paths in images.items() if not paths]
+        empty = [f"{folder / name}: no {KINDS} file" for name, paths in images.items() if not paths]
         if empty:
             raise DataError(f"{self.name}: classes without images: {'; '.join(empty)}; fill or remove them", empty)
         return tuple(images), [(path, i) for i, paths in enumerate(images.values()) for path in paths]
@@ -213,14 +213,15 @@ class TinyImageNet(ClassFolders):
         annotations = read_annotations(text, [path.name for path in paths])
         names = sorted(set(annotations.values()))
         trained = self._list_folders(folder.with_name("train"))
-        unknown = [name for name in names if trained and name not in trained]
+        unknown = sorted(set(names).difference(trained)) if trained else []
         if unknown:
             raise DataError(
                 f"{text}: {len(unknown)} of its {len(names)} classes have no folder in train "
                 f"({', '.join(unknown[:SHOWN])}); use both from one download"
             )
         classes = trained or names  # in the order of the training folders, so that numbers agree between splits
-        files = [(path, classes.index(annotations[path.name])) for path in paths]
+        numbers = {name: number for number, name in enumerate(classes)}
+        files = [(path, numbers[annotations[path.name]]) for path in paths]
         return tuple(classes), sorted(files, key=lambda file: file[1])
 
 

@@ -166,13 +166,22 @@ class ImageIndex:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.listed: dict[str, dict[str, list[Path]]] = {}
+        self.folders: dict[str, bool] = {}
 
     def paths(self, id: str) -> list[Path]:
         """Return all images with that id, the most common format first."""
         inner, _, stem = id.rpartition("/")
         if inner not in self.listed:
+            if not _is_folder(self.folder, inner):
+                return []
             self.listed[inner] = list_images(self.folder / inner)
         return self.listed[inner].get(stem, [])
+
+    def has_folder(self, name: str) -> bool:
+        """Return whether there is a folder of that name directly below."""
+        if name not in self.folders:
+            self.folders[name] = _is_folder(self.folder, name)
+        return self.folders[name]
 
     def pair(self, id: str, labels: Path) -> ImageLabelPair:
         """Return the pair of an id; if there is no image, with the path that was expected."""
@@ -221,15 +230,24 @@ def _resolve_line(line: str, images: ImageIndex | None) -> str:
     # flags and label paths are not part of the id; but if `my photo 1` is missing, do not take the image `my`
     if all(w in ("-1", "0", "1", word) or "/" in w or (is_file and _strip_suffix(w) != w) for w in rest):
         readings.append(word)
-    for text in readings:
-        for folders in range(word.count("/") + 1):
-            id = _strip_suffix(text.split("/", folders)[-1])
-            if images is not None and not {"", ".", ".."} & set(id.split("/")) and images.paths(id):
-                return id
-    # no image matches: return the reading that a person would expect; Path.is_dir() would raise for long names
+    # where no image matches: the reading that a person would expect
     likely = _strip_suffix(readings[-1])
     inner, _, name = likely.rpartition("/")
-    return likely if images is not None and inner and os.path.isdir(images.folder / inner) else name  # noqa: PTH112
+    if images is None:
+        return name
+    for text in readings:
+        parts = _strip_suffix(text).split("/")
+        inside = max((place for place, part in enumerate(parts, start=1) if part in ("", ".", "..")), default=0)
+        for start in range(inside, word.count("/") + 1):
+            if start + 1 < len(parts) and not images.has_folder(parts[start]):
+                continue
+            if images.paths(id := "/".join(parts[start:])):
+                return id
+    return likely if inner and _is_folder(images.folder, inner) else name
+
+
+def _is_folder(root: Path, inner: str) -> bool:
+    return os.path.isdir(f"{root}/{inner}")  # noqa: PTH112 - Path.is_dir() would raise for long names
 
 
 def _strip_suffix(name: str) -> str:

@@ -101,8 +101,8 @@ def read_classes(path: Path) -> dict[str, Colour | None]:
             continue
         colour = None
         if len(words) > 3 and all(word.isdecimal() for word in words[-3:]):
-            r, g, b = (int(word[:4]) for word in words[-3:])
-            if max(len(word) for word in words[-3:]) > 3 or max(r, g, b) > 255:
+            r, g, b = map(int, words[-3:])
+            if max(r, g, b) > 255:
                 raise DataError(
                     f"{path}, line {number}: a colour is three numbers 0 ... 255 (got {shorten(line.strip())})"
                 )

@@ -50,9 +50,9 @@ def select_listed(root: Path, split: str, pairs: Iterable[StereoFiles]) -> list[
     requested = [line.strip() for line in lines if line.strip()]
     unknown = [id for id in requested if id not in known]
     if unknown:
+        hints = sorted(known)[:40]
         raise DataError(
-            "\n".join(f"{path}: no pair {shorten(id)}{did_you_mean(id, sorted(known)[:40])}" for id in unknown[:20]),
-            unknown,
+            "\n".join(f"{path}: no pair {shorten(id)}{did_you_mean(id, hints)}" for id in unknown[:20]), unknown
         )
     return [known[id] for id in requested]
 
