@@ -25,7 +25,7 @@ from hamburger.tasks import task_of_weights
 from hamburger.training.image_files import Colour, full_palette, normalise
 
 MAX_SIDE = 1024  # the longer side of an image; larger ones are reduced
-HEAT = ((200, 80, 0), (245, 165, 40), (255, 245, 200))  # from weak to strong
+HEAT = ((213, 94, 0), (255, 225, 120))  # of a weak and of the strongest part of an atom
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,8 @@ def draw_heat(image: Tensor, values: Tensor) -> Tensor:
     grey = image.float().mean(0, keepdim=True).expand(3, -1, -1) * 0.6
     heat = F.interpolate(values[None, None], image.shape[1:], mode="bilinear", align_corners=True)[0, 0]
     heat = heat / heat.max().clamp_min(1e-12)
-    stops, position = torch.tensor(HEAT, dtype=torch.float32), heat * (len(HEAT) - 1)
-    low = position.long().clamp_max(len(HEAT) - 2)
-    colours = torch.lerp(stops[low], stops[low + 1], (position - low)[..., None]).movedim(2, 0)
-    return torch.lerp(grey, colours, heat**1.5).round().to(torch.uint8)
-
-
-# -- the ham -----------------------------------------------------------------------------------------------------------
+    weak, strong = (torch.tensor(colour, dtype=torch.float32)[:, None, None] for colour in HEAT)
+    return torch.lerp(grey, torch.lerp(weak, strong, heat), heat**1.5).round().to(torch.uint8)
 
 
 def change_ham(ham: HamLayer, steps: int, rank: int) -> HamLayer:
@@ -129,7 +124,6 @@ def change_ham(ham: HamLayer, steps: int, rank: int) -> HamLayer:
 
 
 def _describe_solve(ham: HamLayer, before: Tensor, after: Tensor, size: tuple[int, int]) -> Solve:
-    """before, after: 1 d n"""
     codes = sort_atoms(ham, before, size)
     energies, order = codes.energies.flatten().sort(descending=True, stable=True)
     maps = (codes.maps.abs() * codes.bases.norm(dim=2)[..., None, None]).flatten(0, 2)[order]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -27,11 +28,8 @@ from hamburger.segmentation.predict import TRANSPARENT, blend_labels, draw_overl
 from hamburger.training.image_files import encode_image, encode_label_png
 from hamburger.training.safe_files import MAX_FILE_BYTES
 
-SAMPLES = Path(__file__).parent / "samples"
-STYLE = Path(__file__).parent / "style.css"
+HERE = Path(__file__).parent
 ATOMS = 12  # heat maps in the gallery
-THUMBNAIL = 256  # pixels of their longer side
-CLASSES = 8  # entries of a legend
 HEIGHT = 320  # pixels of an image on the page
 FLAGS = ("ANALYTICS_ENABLED", "SHARE", "SSR_MODE", "MCP_SERVER", "RUN_HISTORY")  # of Gradio, all off
 NARROW: dict[str, Any] = {"min_width": 280}  # columns that fit a telephone
@@ -42,9 +40,9 @@ def serve(models: Sequence[Model], *, host: str, port: int, ready: Callable[[str
     fonts = ["system-ui", "sans-serif"]
     theme = gr.themes.Default(primary_hue="orange", neutral_hue="stone", font=fonts, font_mono=["monospace"])
     with tempfile.TemporaryDirectory(prefix="ham-app-") as folder:
-        os.environ |= {"GRADIO_TEMP_DIR": folder, **{f"GRADIO_{flag}": "False" for flag in FLAGS}}
+        os.environ |= {"GRADIO_TEMP_DIR": str(Path(folder).resolve()), **{f"GRADIO_{flag}": "False" for flag in FLAGS}}
         options: dict[str, Any] = {"server_name": host, "server_port": port, "max_file_size": MAX_FILE_BYTES}
-        options |= {"theme": theme, "css_paths": STYLE, "footer_links": [], "enable_monitoring": False}
+        options |= {"theme": theme, "css_paths": HERE / "style.css", "footer_links": [], "enable_monitoring": False}
         page = build_page(models)
         try:
             address = page.launch(prevent_thread_lock=True, quiet=True, share=False, **options)[1]
@@ -69,84 +67,84 @@ def build_page(models: Sequence[Model]) -> gr.Blocks:
 
 
 def write_note(words: str) -> str:
-    """A line of HTML."""
     return f'<p class="note">{escape(words)}</p>'
 
 
 class View:
-    """What the pages of all tasks share: photos, images, and events that show errors on the page."""
+    """What the pages of all tasks share: photos, the prediction of each model, and events that show errors."""
 
-    alert: Any
+    def __init__(self, models: Sequence[Model], names: Sequence[str] = ("Photo",)) -> None:
+        with gr.Row():
+            with gr.Column(**NARROW):
+                options = {"sources": ["upload", "webcam", "clipboard"], "height": HEIGHT, "buttons": []}
+                self.inputs = [gr.Image(label=name, **options) for name in names]
+                if len(names) == 1:
+                    samples = [[str(path)] for path in sorted(HERE.glob("samples/*.jpg"))]
+                    gr.Examples(samples, self.inputs, label="Samples")
+                self.alert = gr.HTML()
+            self.predictions = [self._add_prediction(i) for i in range(len(models))]
 
-    def photo(self, label: str, *, samples: bool = True) -> gr.Image:
-        """An input for a photo; its value is the path of the uploaded file, which Gradio does not decode."""
-        photo = gr.Image(label=label, sources=["upload", "webcam", "clipboard"], height=HEIGHT, buttons=[])
-        photo.preprocess = lambda payload: payload and payload.path
-        if samples:
-            gr.Examples([[str(path)] for path in sorted(SAMPLES.glob("*.jpg"))], photo, label="Samples")
-        return photo
+    def _add_prediction(self, i: int) -> tuple[gr.Image, gr.HTML]:
+        with gr.Column(**NARROW):
+            return self.add_image("Prediction of the second model" if i else "Prediction"), gr.HTML()
 
-    def image(self, label: str) -> gr.Image:
+    def add_image(self, label: str) -> gr.Image:
         return gr.Image(label=label, interactive=False, format="jpeg", height=HEIGHT, buttons=["fullscreen"], **NARROW)
 
-    def prediction(self, label: str, i: int) -> tuple[gr.Image, gr.HTML]:
-        """A column with the prediction of model i: an image, and words below it."""
-        with gr.Column(**NARROW):
-            return self.image(f"{label}, second model" if i else label), gr.HTML()
+    def add_downloads(self, show: Callable[..., dict[Any, Any]], views: Sequence[Any] = ()) -> None:
+        """Add the list of files; from now on, `show` fills it, the predictions and `views` when an input changes."""
+        self.files = gr.File(label="Downloads", file_count="multiple", interactive=False, elem_classes="downloads")
+        outputs = [*chain(*self.predictions), *views, self.files]
+        self.on([each.change for each in self.inputs], show, outputs)
 
-    def on(self, triggers: Sequence[Any], call: Callable[..., dict[Any, Any]], inputs: Any, outputs: list[Any]) -> None:
-        """Run `call` at these events, one at a time. Where it raises, show the error and clear the outputs."""
+    def on(self, triggers: Sequence[Any], call: Callable[..., dict[Any, Any]], outputs: Sequence[Any]) -> None:
+        """Run `call` on the inputs at these events. Where it raises, show the error and clear the outputs."""
 
         @wraps(call)
         def report(*values: Any) -> dict[Any, Any]:
             try:
-                return {self.alert: "", **call(*values)}
+                return {self.alert: "", **call(*map(check_input, self.inputs, values), *values[len(self.inputs) :])}
             except HamburgerError as error:
-                words = str(error)
-                for path in values:  # the user knows the names of uploads, not where they are stored
-                    words = words.replace(path, Path(path).name) if isinstance(path, str) else words
+                # the user knows the names of uploads, not where they are stored
+                words = re.sub(rf"{re.escape(os.environ['GRADIO_TEMP_DIR'])}/[^/]+/", "", str(error))
                 alert = f'<p class="alert" role="alert">{escape(printable(words))}</p>'
                 return {self.alert: alert, **dict.fromkeys(outputs)}
 
-        options = {"concurrency_id": "network", "show_progress": "minimal", "api_visibility": "private"}
-        gr.on(triggers, report, inputs, [self.alert, *outputs], **options)
+        # preprocessing would decode uploads with Gradio's own reader
+        options = {"preprocess": False, "concurrency_id": "network", "show_progress": "minimal"}
+        gr.on(triggers, report, self.inputs, [self.alert, *outputs], api_visibility="private", **options)
 
 
-# -- segmentation ------------------------------------------------------------------------------------------------------
+def check_input(component: gr.Image | gr.Slider, value: Any) -> Any:
+    """The value of a slider within its bounds, or the path of an upload; Gradio raises on any other file."""
+    return component.preprocess(value) if isinstance(component, gr.Slider) else value and value["path"]
 
 
 class Explorer(View):
     """Labels by each model; atoms, features and spectra of the first one's ham, and sliders for its solve."""
 
     def __init__(self, models: Sequence[Model]) -> None:
-        self.models, ham, views = models, models[0].ham, []
+        super().__init__(models)
+        self.models, self.views, ham = models, [], models[0].ham
         self.explain = lru_cache(maxsize=8)(self._explain)
-        with gr.Row():
-            with gr.Column(**NARROW):
-                inputs = [self.photo("Photo")]
-                self.alert = gr.HTML()
-            self.labels = [self.prediction("Labels", i) for i in range(len(models))]
         if ham is not None:
             with gr.Row():
                 most = max(20, 2 * ham.eval_steps)
-                inputs.append(gr.Slider(0, most, ham.eval_steps, step=1, label="K, steps of the ham", **NARROW))
+                self.inputs.append(gr.Slider(0, most, ham.eval_steps, step=1, label="K, steps of the ham", **NARROW))
                 # a trained dictionary cannot grow; of a random one, further bases are drawn
                 most = ham.ham.rank * (1 if ham.dictionary.init in ("learned", "online") else 2)
-                inputs.append(gr.Slider(1, most, ham.ham.rank, step=1, label="Rank", **NARROW))
-            self.note = gr.HTML()
+                self.inputs.append(gr.Slider(1, most, ham.ham.rank, step=1, label="Rank", **NARROW))
+            note = gr.HTML()
             with gr.Row():
-                self.atom = self.image("Atom")
-                options = {"columns": 4, "height": HEIGHT, "allow_preview": False, "interactive": False, "buttons": []}
-                options |= {"object_fit": "contain"}
-                self.gallery = gr.Gallery(label="Atoms, the strongest first", format="jpeg", **options, **NARROW)
+                self.atom = self.add_image("Atom")
+                options = {"height": HEIGHT, "object_fit": "contain", "allow_preview": False, "interactive": False}
+                options |= {"format": "jpeg", "buttons": [], "label": "Atoms, the strongest first"}
+                gallery = gr.Gallery(**options, **NARROW)
             with gr.Row():
-                views = [self.image(words) for words in ("Features X before the ham", "Reconstruction D C", "Spectra")]
-            self.views = [self.note, self.atom, self.gallery, *views]
-            clicks = [self.labels[0][0].select, self.atom.select, self.gallery.select]
-            self.on(clicks, self.show_atom, inputs, [self.atom])
-        self.files = gr.File(label="Downloads", file_count="multiple", interactive=False)
-        outputs = [*chain(*self.labels), *(self.views if ham else []), self.files]
-        self.on([each.change for each in inputs], self.show, inputs, outputs)
+                names = ("Features X before the ham", "Reconstruction D C", "Spectra")
+                self.views = [note, self.atom, gallery, *map(self.add_image, names)]
+            self.on([self.predictions[0][0].select, self.atom.select, gallery.select], self.show_atom, [self.atom])
+        self.add_downloads(self.show, self.views)
 
     def _explain(self, i: int, path: str, steps: int | None = None, rank: int | None = None) -> Explanation:
         return explain.explain(self.models[i], shrink(read_image(Path(path))), steps=steps, rank=rank)
@@ -157,7 +155,7 @@ class Explorer(View):
             return {}
         every = [self.explain(0, path, steps, rank), *(self.explain(i, path) for i in range(1, len(self.models)))]
         values: dict[Any, Any] = {self.files: write_files(Path(path).stem, self.models[0], every[0])}
-        for (image, legend), model, shown in zip(self.labels, self.models, every, strict=True):
+        for (image, legend), model, shown in zip(self.predictions, self.models, every, strict=True):
             values[image] = blend_labels(shown.image, shown.label, model.palette).numpy()
             values[legend] = draw_legend(model, shown.shares)
             if shown is not every[0] and model.info.classes == self.models[0].info.classes:
@@ -175,7 +173,7 @@ class Explorer(View):
         figure, plot = Figure(figsize=(4.5, 3.2), layout="constrained"), new_folder() / "spectra.png"
         plot_spectrum(figure.subplots(), solve.spectrum)
         figure.savefig(plot, dpi=200)
-        small, strongest = shrink(shown.image, THUMBNAIL), zip(solve.maps[:ATOMS], solve.shares[:ATOMS], strict=True)
+        small, strongest = shrink(shown.image, side=256), zip(solve.maps[:ATOMS], solve.shares[:ATOMS], strict=True)
         atoms = [(to_pixels(explain.draw_heat(small, each)), f"{share:.0%}") for each, share in strongest]
         images = (to_pixels(solve.before), to_pixels(solve.after), str(plot))
         return dict(zip(self.views, (write_note(note), self._draw_atom(shown, 0), atoms, *images), strict=True))
@@ -207,16 +205,15 @@ def to_pixels(image: Tensor) -> np.ndarray:
 
 
 def differ(one: Explanation, other: Explanation) -> str:
-    """The share of pixels whose labels differ."""
     return f"{(one.label != other.label).float().mean():.1%}"
 
 
 def draw_legend(model: Model, shares: dict[str, float]) -> str:
-    """HTML with the largest classes, their colours over the photo and their shares."""
+    """HTML with the classes, the largest first, their colours over the photo and their shares."""
     colours = dict(zip(model.info.classes, [TRANSPARENT, *model.palette[1:]], strict=False))
     items = [
         f'<li><i style="background: rgb{colours[name]}"></i>{escape(name)} <span>{share:.1%}</span></li>'
-        for name, share in sorted(shares.items(), key=lambda item: -item[1])[:CLASSES]
+        for name, share in sorted(shares.items(), key=lambda item: -item[1])
     ]
     return f'<ul class="legend">{"".join(items)}</ul>'
 
@@ -235,10 +232,7 @@ def write_files(name: str, model: Model, shown: Explanation) -> list[str]:
 
 def new_folder() -> Path:
     """A folder among the uploads, which the server deletes."""
-    return Path(tempfile.mkdtemp(dir=os.environ.get("GRADIO_TEMP_DIR")))
-
-
-# -- other tasks -------------------------------------------------------------------------------------------------------
+    return Path(tempfile.mkdtemp(dir=os.environ["GRADIO_TEMP_DIR"]))
 
 
 class FileView(View):
@@ -246,17 +240,11 @@ class FileView(View):
 
     def __init__(self, models: Sequence[Model]) -> None:
         self.predictors = [model.task.predictor(model.net, model.info, model.device) for model in models]
-        names = ("Left", "Right") if self.predictors[0].pairs else ("Photo",)
-        with gr.Row():
-            inputs = [self.photo(name, samples=len(names) == 1) for name in names]
+        super().__init__(models, ("Left", "Right") if self.predictors[0].pairs else ("Photo",))
         self.scored = hasattr(self.predictors[0], "score")
         if self.scored:
-            inputs.append(gr.Slider(0, 1, self.predictors[0].score, step=0.05, label="Smallest score"))
-        self.alert = gr.HTML()
-        with gr.Row():
-            self.predictions = [self.prediction("Prediction", i) for i in range(len(models))]
-        self.files = gr.File(label="Downloads", file_count="multiple", interactive=False)
-        self.on([each.change for each in inputs], self.show, inputs, [*chain(*self.predictions), self.files])
+            self.inputs.append(gr.Slider(0, 1, self.predictors[0].score, step=0.05, label="Smallest score"))
+        self.add_downloads(self.show)
 
     def show(self, *values: Any) -> dict[Any, Any]:
         """The prediction of each model for these paths, with objects of that score or more."""
@@ -270,8 +258,7 @@ class FileView(View):
         for i, predictor in enumerate(self.predictors):
             if self.scored:
                 predictor.score = values[-1]
-            prediction, out = predictor(*paths), folder / f"model-{i + 1}"
-            out.mkdir()
+            prediction, out = predictor(*paths), new_folder()
             written = {kind: out / predictor.files[kind](paths[0].stem) for kind in prediction.files}
             for kind, path in written.items():
                 path.write_bytes(prediction.files[kind])

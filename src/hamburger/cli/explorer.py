@@ -10,17 +10,11 @@ import typer
 
 from hamburger.cli.output import WEIGHTS_HELP, Device
 
-DEFAULT = "hamnet-lite0-voc"
-
 
 def explore(
-    weights: Annotated[Path, typer.Argument(metavar="[WEIGHTS]", help=WEIGHTS_HELP)] = Path(DEFAULT),
-    compare: Annotated[
-        Path | None, typer.Option(help="second weights of the same task, shown next to the first")
-    ] = None,
-    host: Annotated[
-        str, typer.Option(help="address to listen on; any other lets other machines upload files")
-    ] = "127.0.0.1",
+    weights: Annotated[Path, typer.Argument(metavar="[WEIGHTS]", help=WEIGHTS_HELP)] = Path("hamnet-lite0-voc"),
+    compare: Annotated[Path | None, typer.Option(help="second weights, to show next to the first")] = None,
+    host: Annotated[str, typer.Option(help="address to listen on; others open the page to the network")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="port to listen on")] = 7860,
     device: Device = "auto",
 ) -> None:
