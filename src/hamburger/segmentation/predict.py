@@ -22,7 +22,7 @@ from hamburger.segmentation.evaluate import predict_scores
 from hamburger.segmentation.model import load_weights
 from hamburger.tensors import pick_device
 from hamburger.training.datasets import IGNORE, Sample
-from hamburger.training.image_files import Colour, encode_label_png, full_palette, normalise
+from hamburger.training.image_files import Colour, encode_label_png, full_palette, normalise, resized
 from hamburger.training.supervised import EvaluationProtocol
 from hamburger.training.task import Metric
 from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
@@ -82,10 +82,7 @@ class Predictor:
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width to which an image of this size is resized for the network."""
-        if not self.side:
-            return height, width
-        longer = max(height, width)
-        return max(1, round(height * self.side / longer)), max(1, round(width * self.side / longer))
+        return resized(height, width, self.side) if self.side else (height, width)
 
     @torch.inference_mode()
     def __call__(self, image: Tensor) -> Tensor:
