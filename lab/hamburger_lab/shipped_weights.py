@@ -36,6 +36,7 @@ from hamburger.segmentation.data.base import read_ids
 from hamburger.segmentation.evaluate import SegmentationScores
 from hamburger.segmentation.recipe import SegmentationRecipe, segmentation_recipes
 from hamburger.tensors import pick_device
+from hamburger.training.metrics_log import ValidationProgress
 from hamburger.training.recipe import apply
 from hamburger.training.train import train
 from hamburger_lab.efficientnet import backbone_state
@@ -178,6 +179,11 @@ def parse_arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(values)
 
 
+def log_event(event: object) -> None:
+    if not isinstance(event, ValidationProgress):
+        write(str(event))
+
+
 def main(values: Sequence[str] | None = None) -> None:
     arguments = parse_arguments(values)
     run, device = arguments.run or Path("runs") / arguments.name, pick_device(arguments.device)
@@ -193,7 +199,7 @@ def main(values: Sequence[str] | None = None) -> None:
                 data=arguments.data,
                 accelerator=accelerator,
                 resume=resume,
-                on_event=lambda event: write(str(event)),
+                on_event=log_event,
             )
         if arguments.only != "train":
             limits = {"tolerance": arguments.tolerance, "max_mb": arguments.max_mb}

@@ -42,24 +42,36 @@ def test_given_options_win_over_the_defaults(build):
 
 
 @BUILDERS
-@pytest.mark.parametrize(("channels", "options"), [(16, {"rank": 16}), (64, {"rank": 40, "inner": 32}), (8, {})])
+@pytest.mark.parametrize(("channels", "options"), [(16, {"rank": 16}), (64, {"rank": 40, "inner": 32})])
 def test_rank_without_compression_warns_once(build, channels, options):
     with pytest.warns(UserWarning) as caught:
         build("nmf", channels, **options)
-    inner, rank = options.get("inner", channels), options.get("rank", 8)
+    inner, rank = options.get("inner", channels), options["rank"]
     (message,) = (str(warning.message) for warning in caught)
     assert message.startswith(f"Hamburger: rank {rank} is not below the inner width {inner}")
     assert f"pass a rank below {inner} or a larger inner" in message
 
 
+@BUILDERS
+def test_the_default_rank_of_a_narrow_network_does_not_warn(build):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert build("nmf", 8).ham.ham.rank == 8
+
+
 def test_no_rank_warning_without_a_ham_or_below_the_width():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        hb.Hamburger(8, parts={"lower", "upper"})
+        hb.Hamburger(8, rank=8, parts={"lower", "upper"})
         hb.Hamburger(8, rank=7)
         hb.Hamburger(8, ham=hb.NMF(rank=7))
-    with pytest.warns(UserWarning, match="rank 64 is not below"):
         hb.Hamburger(8, ham=hb.NMF())
+        hb.create_context("lightham", 32)
+    for options in ({"ham": hb.NMF(rank=32)}, {"ham_options": {"rank": 32}}):
+        with pytest.warns(UserWarning, match="rank 32 is not below the inner width 8"):
+            hb.Hamburger(8, **options)
+    with pytest.warns(UserWarning, match="rank 40 is not below the inner width 32"):
+        hb.create_context("lightham", 32, rank=40)
 
 
 @pytest.mark.parametrize("name", ["nmf", "vq", "cd"])

@@ -72,7 +72,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("context", ["efficient", ("nmf", {"rank": 4, "init": "fixed"})], ids=str)
+@pytest.mark.parametrize("context", ["efficient", ("nmf", {"rank": 2, "init": "fixed"})], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_shared_context_inserts_trains_and_removes(name, context):
     build, place, x, calls = CASES[name]

@@ -308,5 +308,5 @@ def test_repr_is_one_line():
 
 def test_rank_warning_points_at_the_caller():
     with pytest.warns(UserWarning, match="rank 8 is not below the inner width 8") as caught:
-        hb.Hamburger(8)
+        hb.Hamburger(8, rank=8)
     assert caught[0].filename == __file__

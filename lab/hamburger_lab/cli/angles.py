@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 import typer
 
@@ -28,17 +29,7 @@ def angles(
 
     resolved = apply(find_angle_recipe(recipe), settings or ())
     resolved = resolved if seed is None else replace(resolved, seed=seed)
-    result = run_with_display(
-        lambda listen: train(
-            AngleTask(),
-            resolved,
-            run,
-            data=data,
-            accelerator=accelerator,
-            resume=resume,
-            light=light,
-            on_event=listen,
-        )
-    )
+    options: dict[str, Any] = {"data": data, "accelerator": accelerator, "resume": resume, "light": light}
+    result = run_with_display(partial(train, AngleTask(), resolved, run, **options))
     if result is not None:
         typer.echo(f"{len(result.values['angles'])} comparisons in {result.run / 'result.json'}")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hamburger.cli.output import DataFolder, Device, Devices, Resume, RunFolder, Seed, Settings
+from hamburger.cli.output import DataFolder, Device, Devices, Resume, RunFolder, Seed, Settings, suggest
 
 app = typer.Typer(help="Generate images with HamGAN, SNGAN, SAGAN and YLG.", no_args_is_help=True)
 
@@ -45,6 +45,7 @@ def train(
             f"{values['steps']} steps, context {values['context']}: D {values['discriminator']:.3f}, "
             f"G {values['generator']:.3f}; {speed}samples in {result.run / 'samples'}"
         )
+        suggest(f"ham gan sample {result.run} --out samples")
 
 
 @app.command()

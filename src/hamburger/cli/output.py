@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +11,10 @@ import typer
 
 from hamburger.errors import OptionError, printable
 from hamburger.files import parse_json
+from hamburger.training.display import progress_bar as progress_bar
 
-WeightsPath = Annotated[
-    Path,
-    typer.Argument(metavar="WEIGHTS", help="a run folder, a .safetensors file, or a name of `ham list weights`"),
-]
+WEIGHTS_HELP = "a run folder, a .safetensors file, or a name of `ham list weights`"
+WeightsPath = Annotated[Path, typer.Argument(metavar="WEIGHTS", help=WEIGHTS_HELP)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 Flip = Annotated[bool, typer.Option("--flip", help="average with the mirrored image")]
 Window = Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")]
@@ -77,19 +75,6 @@ def parse_options(texts: Sequence[str] | None) -> dict[str, Any]:
 
 
 @contextmanager
-def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """A progress bar on a terminal; yields a function that takes `advance`, `completed`, `total`, `description`."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    errors = Console(stderr=True)
-    bar = Progress(*columns, console=errors, transient=True)
-    with bar if errors.is_terminal else nullcontext():  # elsewhere, stopping a bar prints an empty line
-        yield partial(bar.update, bar.add_task(what, total=total))
-
-
-@contextmanager
 def grid_progress(runs: int) -> Iterator[Callable[[int, dict[str, int]], object]]:
     """A progress bar: finished runs, and the step of each running one."""
     with progress_bar("starting", runs) as update:
@@ -100,3 +85,8 @@ def grid_progress(runs: int) -> Iterator[Callable[[int, dict[str, int]], object]
 
 def print_note(text: str) -> None:
     typer.echo(f"note: {printable(text)}", err=True)
+
+
+def suggest(*commands: str) -> None:
+    """Print likely next commands."""
+    typer.echo(f"next: {', or '.join(commands)}", err=True)

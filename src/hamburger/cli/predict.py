@@ -81,7 +81,7 @@ def predict(
         inputs = replace(inputs, photos=tuple(by_name[id] for id in ids), left_out=())
     with progress_bar("predicting", len(inputs.photos)) as update:
         summary = predict_files.predict_folder(
-            file_predictor, inputs, out, after=lambda image: update(advance=1, description=image.name[-40:])
+            file_predictor, inputs, out, after=lambda image: update(advance=1, description=image.name[-24:])
         )
     console = Console()
     if summary.done:

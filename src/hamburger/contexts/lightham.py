@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from hamburger.contexts.common import check_counts, check_sizes, contexts, conv
 from hamburger.errors import OptionError, ShapeError
 from hamburger.hams.decompose import Gradient, GradientName
+from hamburger.hams.nmf import NMF
 from hamburger.layers.burger import Hamburger
 from hamburger.tensors import check_tensor
 
@@ -29,8 +30,8 @@ class LightHam(nn.Module):
 
     - `inner`: the width d, by default the channels.
     - `in_channels`: the widths of several maps, which `forward` then takes as a sequence; all are resized to the first.
-    - `rank`, `steps`, `eval_steps`, `grad`, `seed`: those of `Hamburger`. Evaluation takes one step more than
-      training, as published; `grad="one-step"` is the Hamburger paper's gradient, with the same outputs.
+    - `rank` (64 by default), `steps`, `eval_steps`, `grad`, `seed`: those of `Hamburger`. Evaluation takes one step
+      more than training, as published; `grad="one-step"` is the Hamburger paper's gradient, with the same outputs.
     - `groups`: of each group norm.
     """
 
@@ -40,7 +41,7 @@ class LightHam(nn.Module):
         *,
         inner: int | None = None,
         in_channels: Sequence[int] | None = None,
-        rank: int = 64,
+        rank: int | None = None,
         steps: int = 6,
         eval_steps: int = 7,
         grad: GradientName | Gradient = "bptt",
@@ -70,7 +71,7 @@ class LightHam(nn.Module):
         self.squeeze = block(sum(self.in_channels), inner)
         self.hamburger = Hamburger(
             inner,
-            ham="nmf",
+            ham=NMF() if rank is None else "nmf",
             rank=rank,
             steps=steps,
             eval_steps=eval_steps,

@@ -58,7 +58,7 @@ class Hamburger(nn.Module):
     Two defaults follow the paper's text, here and wherever a Hamburger is built by name (`create_context`,
     `insert_context`, `replace_attention`): the rank is `max(8, inner // 8)`, and the version is "paper", Eq. 6 without
     a final ReLU. Networks that follow the authors' code (HamNet, LightHam, GANs) pass `version="v1"` themselves. A rank
-    that is not below `inner` compresses nothing; it is allowed, with a warning.
+    that is not below `inner` compresses nothing; it is allowed, with a warning where you chose it.
 
     - `ham`: "nmf", "vq", "cd", a registered name, or a ham such as `VQ(rank=32, temperature=0.1)`.
     - `rank`, `temperature` (VQ, CD), `constant_norms` (VQ), `beta` (CD), `eps`, `codes_init`, `codes_temperature` (NMF)
@@ -159,7 +159,9 @@ class Hamburger(nn.Module):
         if version == "v2+":
             self.burger_scale = nn.Parameter(torch.zeros(()))
             self.skip_scale = nn.Parameter(torch.ones(()))
-        if "ham" in parts and value.rank >= inner:
+        # not where it is a default: this module's, or that of a ham given as a value
+        chosen = "rank" in {**requested, **(ham_options or {})} if isinstance(ham, str) else ham.rank != type(ham).rank
+        if chosen and "ham" in parts and value.rank >= inner:
             warnings.warn(
                 f"Hamburger: rank {value.rank} is not below the inner width {inner}, so the ham compresses nothing; "
                 f"pass a rank below {inner} or a larger inner",

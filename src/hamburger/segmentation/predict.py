@@ -23,7 +23,7 @@ from hamburger.segmentation.evaluate import predict_scores
 from hamburger.segmentation.model import load_weights
 from hamburger.tensors import pick_device
 from hamburger.training.datasets import IGNORE, Sample
-from hamburger.training.image_files import Colour, encode_label_png, full_palette, normalise
+from hamburger.training.image_files import Colour, encode_label_png, full_palette, normalise, resized
 from hamburger.training.supervised import EvaluationProtocol
 from hamburger.training.task import Metric
 from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
@@ -85,10 +85,7 @@ class Predictor:
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width to which an image of this size is resized for the network."""
-        if not self.side:
-            return height, width
-        longer = max(height, width)
-        return max(1, round(height * self.side / longer)), max(1, round(width * self.side / longer))
+        return resized(height, width, self.side) if self.side else (height, width)
 
     @torch.inference_mode()
     def __call__(self, image: Tensor) -> Tensor:
@@ -225,7 +222,7 @@ def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], pale
     """
     from PIL import Image, ImageOps
 
-    overlay = Image.fromarray(_blend(image, label, palette).numpy())
+    overlay = Image.fromarray(blend_labels(image, label, palette).numpy())
     overlay = ImageOps.scale(overlay, max(1, -(-SMALLEST // max(overlay.size))), Image.Resampling.NEAREST)
     overlay.thumbnail((LARGEST, LARGEST), Image.Resampling.BILINEAR)
     shares = sorted(measure_class_shares(label, classes).items(), key=lambda item: -item[1])
@@ -241,7 +238,7 @@ def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], pale
     return buffer.getvalue()
 
 
-def _blend(image: Tensor, label: Tensor, palette: Sequence[Colour]) -> Tensor:
+def blend_labels(image: Tensor, label: Tensor, palette: Sequence[Colour]) -> Tensor:
     """Blend image and label colours in bands of rows, to save memory.   3 h w and h w   ->   h w 3, uint8"""
     colours, opacity = torch.tensor(palette, dtype=torch.float32), torch.full((len(palette), 1), OPACITY)
     opacity[0] = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Mapping
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -124,7 +125,7 @@ def train(
     resume: bool = False,
     light: bool = False,
     profile: bool = False,
-    on_event: Listener = lambda event: None,
+    on_event: Listener | None = None,
 ) -> Result:
     """Train a recipe of any task into the folder `run` and return its result.
 
@@ -138,23 +139,26 @@ def train(
     - `resume`: continue from the last checkpoint in `run`; of a finished run only the result is read
     - `light`: delete the checkpoint when the run finishes
     - `profile`: write where the time of some early steps goes, to `profile.txt`
-    - `on_event`: called with every event of `hamburger.training.metrics_log`, for a display
+    - `on_event`: called with every event of `hamburger.training.metrics_log`; default: a progress bar on a terminal
+      or in a notebook
 
     Ctrl-C and SIGTERM save a checkpoint and raise `hamburger.errors.Interrupted`.
     """
+    from hamburger.training.display import default_display
     from hamburger.training.train import train
 
     chosen = find_training(str(recipe)) if isinstance(recipe, (str, Path)) else recipe
     chosen = override(chosen, overrides or {})
-    return train(
-        task_of(chosen),
-        chosen,
-        run,
-        data=data,
-        devices=devices,
-        accelerator=accelerator,
-        resume=resume,
-        light=light,
-        profile=profile,
-        on_event=on_event,
-    )
+    with default_display() if on_event is None else nullcontext(on_event) as listen:
+        return train(
+            task_of(chosen),
+            chosen,
+            run,
+            data=data,
+            devices=devices,
+            accelerator=accelerator,
+            resume=resume,
+            light=light,
+            profile=profile,
+            on_event=listen,
+        )

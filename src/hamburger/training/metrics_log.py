@@ -47,6 +47,14 @@ class StepLogged:
 
 
 @dataclass(frozen=True)
+class ValidationProgress:
+    """Images scored so far; `done` is 0 at the start of an evaluation, and `total` after it."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
 class ScoresEvaluated:
     """`scores` are those of the task, with their values; `best` is about the first."""
 
@@ -74,7 +82,7 @@ class Note:
     text: str
 
 
-Event = RunStarted | StepLogged | ScoresEvaluated | SamplesDrawn | CheckpointSaved | Note
+Event = RunStarted | StepLogged | ValidationProgress | ScoresEvaluated | SamplesDrawn | CheckpointSaved | Note
 Listener = Callable[[Event], object]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from hamburger import distributed
 from hamburger.layers.norm import convert_sync
 from hamburger.training.checkpoint import ScoredProgress
-from hamburger.training.metrics_log import Listener, ScoresEvaluated
+from hamburger.training.metrics_log import Listener, ScoresEvaluated, ValidationProgress
 from hamburger.training.optim import learning_rate, optimizer_of, set_rate
 from hamburger.training.recipe import SupervisedTraining
 from hamburger.training.run_folder import BEST, RunFolder
@@ -159,6 +159,7 @@ class Trainer(Run[S, ScoredProgress]):
             self.listen(ScoresEvaluated(progress.step, tuple(self.task.present_metrics(progress.scores)), best))
 
     def _between_images(self, done: int, total: int) -> None:
+        self.listen(ValidationProgress(done, total))
         # several processes would all have to stop at the same image, so they finish the evaluation
         if self.stop and distributed.world_size() == 1 and done < total:
             self.interrupt()

@@ -8,8 +8,10 @@ import math
 import pytest
 import torch
 from small_run import SETTINGS, reproducible_outputs, rows, small
+from typer.testing import CliRunner
 
 import hamburger as hb
+from hamburger.cli.app import app
 from hamburger.errors import OptionError
 from hamburger.tasks import find_training, train
 from hamburger.training.recipe import apply, digest
@@ -92,3 +94,11 @@ def test_a_network_without_a_ham_is_refused(tmp_path):
 def test_the_recipe_digests_of_published_rows_are_unchanged():
     assert digest(find_training("patchwork")) == "cecd3ab31cf6bed4"
     assert digest(apply(find_angle_recipe("patchwork"), ["angles_every=33"])) == "15bc8d3f9d951a54"
+
+
+def test_the_command_trains_and_compares(tmp_path):
+    options = [text for setting in (*SETTINGS, "angles_every=6") for text in ("--set", setting)]
+    arguments = ["angles", "patchwork", "--run", str(tmp_path / "run"), "--accelerator", "cpu", *options]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "comparisons in" in done.output

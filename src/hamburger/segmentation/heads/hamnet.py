@@ -102,7 +102,7 @@ class LightHamHead(Head):
         inner: int | None = None,
         maps: int = 3,
         dropout: float = 0.1,
-        rank: int = 64,
+        rank: int | None = None,
         steps: int = 6,
         eval_steps: int = 7,
         grad: GradientName | Gradient = "bptt",

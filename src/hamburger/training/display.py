@@ -1,0 +1,160 @@
+"""Progress of long work: a bar on a terminal or in a notebook, plain lines elsewhere. Needs rich."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from hamburger.training.metrics_log import (
+    Event,
+    Listener,
+    Note,
+    RunStarted,
+    SamplesDrawn,
+    ScoresEvaluated,
+    StepLogged,
+    ValidationProgress,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+BAR_WIDTH = 12  # so that bar, counts, rate and remaining time fit 80 columns
+
+
+def shows_bars(console: Console) -> bool:
+    """Whether a bar can be redrawn in place; a notebook needs ipywidgets for it."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
+
+
+@contextmanager
+def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """A bar with rate and remaining time; yields a function: `advance`, `completed`, `total` and `description`."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class RateColumn(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            rate = task.finished_speed or task.speed
+            return Text("" if rate is None else f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each")
+
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(BAR_WIDTH),
+        MofNCompleteColumn(),
+        RateColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not shows_bars(console),
+    )
+    with bar:
+        yield partial(bar.update, bar.add_task(what, total=total))
+
+
+@contextmanager
+def default_display() -> Iterator[Listener]:
+    """What shows the events of a run that was started from Python: nothing where the output goes to a file."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not (console.is_terminal or console.is_jupyter):
+        yield lambda event: None
+        return
+    with TrainingDisplay(console) as show:
+        yield show
+
+
+class TrainingDisplay:
+    """Shows the events of a run.
+
+    `with TrainingDisplay(console) as show: train(..., on_event=show)`
+    """
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        self.console, self.live = console, shows_bars(console)
+        columns: list[Any] = [TextColumn("{task.description}"), BarColumn(BAR_WIDTH), MofNCompleteColumn()]
+        self.bar = Progress(*columns, TextColumn("{task.fields[rest]}"), console=console, transient=True)
+        self.training = self.bar.add_task("training", total=None, rest="")
+        self.validation = self.bar.add_task("validating", total=None, rest="", visible=False)
+        self.validation_start = 0.0
+        self.steps = 0
+        self.score = ""  # of the last evaluation
+
+    def __enter__(self) -> TrainingDisplay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self._start(event)
+            case StepLogged():
+                self._show_step(event)
+            case ValidationProgress(done, total):
+                self._show_validation(done, total)
+            case Note(text):
+                self._print(text)
+            case SamplesDrawn(step, path):
+                self._print(f"step {step}: wrote {path}")
+            case ScoresEvaluated():
+                scores = [metric.describe(value) for metric, value in event.scores]
+                self.score = f", last {scores[0]}"
+                self.bar.update(self.validation, visible=False)
+                self._print(f"step {event.step}: {', '.join(scores)}{', the best so far' if event.best else ''}")
+
+    def _start(self, started: RunStarted) -> None:
+        self.steps = started.steps
+        where = started.device if started.processes == 1 else f"{started.processes} processes on {started.device}"
+        start = f" from step {started.step}" if started.step else ""
+        validate = "" if started.val_images is None else f"{started.val_images:,} to validate, "
+        self._print(
+            f"{started.run}: {started.parameters:,} parameters, {started.train_images:,} images to train on, "
+            f"{validate}{started.steps:,} steps{start} on {where}"
+        )
+        self.bar.update(self.training, total=started.steps, completed=started.step)
+        if self.live:
+            self.bar.start()
+
+    def _show_step(self, logged: StepLogged) -> None:
+        loss = logged.loss_text or f"loss {logged.loss:.4f}"
+        rate = f"{logged.images_per_s:.1f} images/s"
+        left = f"{timedelta(seconds=round(logged.remaining_s))} left"
+        self.bar.update(self.training, completed=logged.step, rest=f"{loss}, {rate}, {left}")
+        if not self.live:
+            waiting = f"{100 * logged.data_wait:.0f} % waiting for data"
+            self._print(f"step {logged.step} of {self.steps}: {loss}{self.score}, {rate}, {waiting}, {left}")
+
+    def _show_validation(self, done: int, total: int) -> None:
+        if done == 0:
+            self.validation_start = time.monotonic()
+        seconds = time.monotonic() - self.validation_start
+        left = f"{timedelta(seconds=round(seconds / done * (total - done)))} left" if done else ""
+        rest = f"{done / seconds:.1f} images/s, {left}" if done and seconds else ""
+        self.bar.update(self.validation, completed=done, total=total, rest=rest, visible=done < total)
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,80 @@
+"""What a user sees of a run: bars that fit 80 columns, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from pathlib import Path
+
+import small_run
+from rich.console import Console
+
+import hamburger as hb
+from hamburger.tasks import tasks
+from hamburger.training import display
+from hamburger.training.display import TrainingDisplay, progress_bar
+from hamburger.training.metrics_log import Note, RunStarted, ScoresEvaluated, StepLogged, ValidationProgress
+
+CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # colours and movements of the cursor
+START = RunStarted(Path("runs/voc"), 0, 22_500, 35_000_000, 10_582, 1_449, "cuda:0", 1)
+STEP = StepLogged(11_250, 0.43215, 0.01, 1043.25, 0.02, 19_999.0)
+
+
+def on_terminal(*events, width=80):
+    """The text on a terminal after the events, without colours."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+    with TrainingDisplay(console) as show:
+        for event in events:
+            show(event)
+        console.print(show.bar.get_renderable())
+    return CODES.sub("", console.file.getvalue().replace("\r", "\n"))
+
+
+def test_the_bar_of_a_training_fits_80_columns_and_shows_rate_and_remaining_time():
+    text = on_terminal(START, STEP)
+    line = next(line for line in text.splitlines() if "11250/22500" in line)
+    assert "loss 0.4321, 1043.2 images/s, 5:33:19 left" in line and len(line.rstrip()) <= 80
+
+
+def test_validation_has_a_bar_of_its_own(monkeypatch):
+    seconds = iter((100.0, 100.0, 120.0))
+    monkeypatch.setattr(display.time, "monotonic", lambda: next(seconds))
+    text = on_terminal(START, STEP, ValidationProgress(0, 1449), ValidationProgress(400, 1449))
+    line = next(line for line in text.splitlines() if "validating" in line and "400/1449" in line)
+    assert "20.0 images/s, 0:00:52 left" in line and len(line.rstrip()) <= 80
+
+
+def test_the_bar_of_the_validation_ends_with_it():
+    scores = ScoresEvaluated(3, ((tasks["segmentation"].metric, 0.5),), best=True)
+    last = on_terminal(START, ValidationProgress(0, 8), ValidationProgress(7, 8), scores).splitlines()[-1]
+    assert "validating" not in last
+
+
+def test_without_a_terminal_there_are_plain_lines_and_no_bar():
+    console = Console(file=io.StringIO(), width=80)
+    with TrainingDisplay(console) as show:
+        for event in (START, STEP, ValidationProgress(3, 8), Note("so it is")):
+            show(event)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 3 and lines[1].startswith("step 11250 of 22500: loss 0.4321, ") and lines[2] == "so it is"
+
+
+def test_a_bar_of_files_fits_80_columns_and_shows_rate_and_remaining_time(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar("predicting", 1000) as update:
+        for _ in range(10):
+            time.sleep(0.02)
+            update(advance=1, description="a-name-of-24-characters.")
+    lines = CODES.sub("", capsys.readouterr().err)
+    last = lines[lines.rindex("a-name-of-24") :]
+    assert re.search(r" 10/1000 [1-9]\d\.\d/s 0:00:00 left 0:00:\d\d", last) and len(last.rstrip()) <= 80, last
+
+
+def test_hb_train_shows_a_bar_on_a_terminal_and_nothing_in_a_file(monkeypatch, tmp_path, capsys):
+    hb.train(small_run.small("steps=2"), tmp_path / "quiet", accelerator="cpu")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    hb.train(small_run.small("steps=2"), tmp_path / "shown", accelerator="cpu")
+    assert "images to train on" in capsys.readouterr().err
