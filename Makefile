@@ -13,7 +13,7 @@ PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist workste
 INTERPRETED = TRITON_INTERPRET=1 $(PYTEST) # a session of its own: Triton reads the variable when it is imported
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock lint test test-kernels test-all soak fuzz check demo bench pages docs clean
+.PHONY: help setup lock lint test test-kernels test-all test-app soak fuzz check demo bench pages docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,11 @@ test-kernels: setup ## interpreted, emulated and compiled kernels (at most 10 mi
 test-all: setup ## every test: both of the above, and the long ones
 	$(PYTEST)
 	$(INTERPRETED)
+
+test-app: setup ## test `ham app` in a browser; installs Gradio, and Chromium where it is missing and may be installed
+	$(BIN)/python -m pip install --quiet -r requirements/app.txt
+	command -v chromium >/dev/null || apt-get install --yes --quiet chromium || echo "no chromium: the browser tests are skipped"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/app
 
 soak: setup ## kill training runs 1,000 times and compare how they end (hours)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py

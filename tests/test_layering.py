@@ -15,7 +15,8 @@ LAB = SOURCE.parents[1] / "lab" / "hamburger_lab"
 # A package may import from itself and from those before it. Files at the top (errors, tensors, ...) are below all.
 ORDER = (
     *("kernels", "hams", "layers", "contexts", "insertion", "checkpoints", "backbones", "training", "inference"),
-    *("segmentation", "classification", "detection", "stereo", "generation", "tasks", "inspect", "report", "cli"),
+    *("segmentation", "classification", "detection", "stereo", "generation", "tasks", "inspect", "report"),
+    *("app", "cli"),
 )
 TASKS = {"segmentation", "classification", "detection", "stereo", "generation"}
 # generation trains on the image-class data sets of classification

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -183,3 +184,10 @@ def test_class_names_are_no_markup_in_the_table_of_scores(run_folder, monkeypatc
     result = CliRunner().invoke(app, ["eval", str(run_folder)])
     assert result.exit_code == 0, result.exception
     assert all(text in result.stdout for text in ("[/red]", "[link=file:///x]a", "[/x] val"))
+
+
+def test_app_without_gradio_names_the_extra(ham, run_folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    monkeypatch.delitem(sys.modules, "hamburger.app.page", raising=False)
+    status, out, err = ham("app", run_folder)
+    assert (status, out) == (2, "") and "needs gradio; run pip install '.[app]'" in err

@@ -13,6 +13,7 @@ EXTRAS = {
     **dict.fromkeys(("torchvision", "timm", "torchmetrics", "tensorboard", "safetensors"), "train"),
     **dict.fromkeys(("huggingface_hub", "PIL", "scipy", "numpy", "pycocotools"), "train"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "export"),
+    "gradio": "app",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import hamburger
-from hamburger.cli import compare, data, evaluate, export, gan, listing, predict, train
+from hamburger.cli import compare, data, evaluate, explorer, export, gan, listing, predict, train
 
 LAB_COMMANDS = (
     "ablate",
@@ -49,6 +49,7 @@ app.command("train")(train.train)
 app.command("eval")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(compare.report)
+app.command("app")(explorer.explore)
 app.command("export")(export.export)
 app.command("list")(listing.list_names)
 app.add_typer(data.app, name="data")

@@ -13,10 +13,8 @@ from hamburger.errors import OptionError, printable
 from hamburger.files import parse_json
 from hamburger.training.display import progress_bar as progress_bar
 
-WeightsPath = Annotated[
-    Path,
-    typer.Argument(metavar="WEIGHTS", help="a run folder, a .safetensors file, or a name of `ham list weights`"),
-]
+WEIGHTS_HELP = "a run folder, a .safetensors file, or a name of `ham list weights`"
+WeightsPath = Annotated[Path, typer.Argument(metavar="WEIGHTS", help=WEIGHTS_HELP)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 Flip = Annotated[bool, typer.Option("--flip", help="average with the mirrored image")]
 Window = Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")]

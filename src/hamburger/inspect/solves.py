@@ -58,22 +58,26 @@ def code_maps(
     """
     name, module = find_ham("code_maps", model, layer)
     image = image[None] if isinstance(image, Tensor) and image.dim() == 3 else image
-    around = [name[:i] for i in range(len(name)) if name[i] == "."]
-    activations = record_activations("code_maps", model, image, [name], optional=["", *around])
-    bases, maps, _ = solve_layer(module, activations[name].before)
-    if module.axis != "spatial":
+    activations = record_activations("code_maps", model, image, [name], optional=outer_modules(name))
+    return sort_atoms(module, activations[name].before, size or map_size(name, activations))
+
+
+def sort_atoms(layer: HamLayer, x: Tensor, size: tuple[int, int]) -> CodeMaps:
+    """The atoms of the solve of x on a map of that size; `code_maps` says what they are.   b d n"""
+    bases, maps, _ = solve_layer(layer, x)
+    if layer.axis != "spatial":
         bases, maps = maps.mT, bases.mT
-    h, w = size or _map_size(name, activations, [*reversed(around), ""])
+    h, w = size
     if not 0 <= maps.shape[2] - h * w < w:
         raise ShapeError(
-            f"code_maps: size {h} x {w} does not fit the {maps.shape[2]} positions of '{name}'; give (h, w) with as "
+            f"code_maps: size {h} x {w} does not fit the {maps.shape[2]} positions of the ham; give (h, w) with as "
             f"many positions, or up to w - 1 fewer (tokens before the map are left out)"
         )
     energies = maps.square().sum(2) * bases.square().sum(1)  # (b s) r
     energies, order = energies.sort(dim=1, descending=True, stable=True)
     maps = maps.gather(1, order[:, :, None].expand_as(maps))
     bases = bases.gather(2, order[:, None].expand_as(bases))
-    maps, bases, energies = (each.unflatten(0, (-1, module.heads)) for each in (maps, bases, energies))
+    maps, bases, energies = (each.unflatten(0, (-1, layer.heads)) for each in (maps, bases, energies))
     return CodeMaps(maps[..., -h * w :].unflatten(3, (h, w)), bases, energies)
 
 
@@ -115,10 +119,15 @@ def find_ham(call: str, model: nn.Module, layer: str | None) -> tuple[str, HamLa
     return matches[0]
 
 
-def _map_size(name: str, activations: dict[str, LayerActivations], around: list[str]) -> tuple[int, int]:
+def outer_modules(name: str) -> list[str]:
+    """The names of the modules around a layer, the innermost first; the last is the model itself."""
+    return [name[:i] for i in reversed(range(len(name))) if name[i] == "."] + [""]
+
+
+def map_size(name: str, activations: dict[str, LayerActivations]) -> tuple[int, int]:
     """(h, w) of the innermost surrounding map with as many positions as the ham."""
     n = activations[name].before.shape[2]
-    for outer in around:
+    for outer in outer_modules(name):
         before = activations[outer].before if outer in activations else torch.empty(0)
         if before.dim() == 4 and before.shape[2] * before.shape[3] == n:
             return before.shape[2], before.shape[3]

@@ -107,8 +107,15 @@ class BatchNorm2d(nn.BatchNorm2d):
 
 def make_norm(norm: Norm | Callable[[int], nn.Module], channels: int, momentum: float) -> nn.Module:
     """Return a norm for b c n: "batch" (the paper's), "group" (LightHam's), "none", or a function of the channels."""
-    if callable(norm):
-        return norm(channels)
+    if callable(norm) and not isinstance(norm, nn.Module):
+        module = norm(channels)
+        if not isinstance(module, nn.Module) or isinstance(module, (nn.BatchNorm2d, nn.BatchNorm3d)):
+            raise OptionError(
+                f"Hamburger: norm must return a module for maps (b, c, n), such as torch.nn.BatchNorm1d, got {module}"
+            )
+        return module
+    if isinstance(norm, nn.Module):
+        raise OptionError(f"Hamburger: norm must be a function of the channels, got {norm}; pass its class")
     check_choice("Hamburger", "norm", norm, NORMS)
     if norm == "batch":
         return BatchNorm1d(channels, momentum=momentum)
