@@ -42,7 +42,7 @@ def test_generated_blocks_match_the_committed_results(page):
 
 
 def test_changed_block_is_regenerated():
-    page = (ROOT / "README.md").read_text()
+    page = (ROOT / "docs/benchmarks.md").read_text()
     assert "<!-- block: core-speed -->" in page
     broken = page.replace("| nmf | 1,024 |", "| nmf | 1,025 |")
     assert broken != page
@@ -54,6 +54,29 @@ def test_links_point_to_existing_files(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+# names of torch and other libraries, and of files a command writes
+FOREIGN = {"roi_align", "MyContext", "leaf_modules", "set_grad_checkpointing", "fully_shard", "ignored_params"}
+
+
+@pytest.fixture(scope="module")
+def known_names():
+    paths = [p for d in ("src", "lab", "tests", "tools", "examples", "results") for p in (ROOT / d).rglob("*")]
+    texts = [
+        path.read_text() for path in (*paths, ROOT / "pyproject.toml") if path.suffix in (".py", ".jsonl", ".toml")
+    ]
+    return {word for text in texts for word in re.findall(r"\w+", text)} | {path.stem for path in paths} | FOREIGN
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_identifiers_exist(page, known_names):
+    """Names with an underscore or inner capitals in `code`; files such as `a_colours.png` are examples."""
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    spans = [span for span in re.findall(r"`([^`\n]+)`", prose) if not span.endswith((".png", ".pfm", ".jpg"))]
+    names = {name for span in spans for name in re.findall(r"(?<![\w/-])[A-Za-z]\w*[A-Za-z0-9]\b", span)}
+    identifiers = {name for name in names if "_" in name or re.match("[A-Z][a-z]+[A-Z]", name)}
+    assert identifiers - known_names == set()
 
 
 def test_generated_files_match_the_committed_results():

@@ -14,6 +14,8 @@ import torch
 import hamburger as hb
 from hamburger.contexts import ContextName
 from hamburger.hams.decompose import HamName
+from hamburger.segmentation import Info
+from hamburger.segmentation.losses import cross_entropy
 
 NAMES = (
     *("NMF", "VQ", "CD", "hams", "Ham", "Factors", "Decomposition", "decompose"),
@@ -132,6 +134,49 @@ def test_every_error_is_in_hb_errors():
             assert getattr(hb.errors, name) is getattr(hb, name)
     kinds = [kind for _, kind in inspect.getmembers(hb.errors, inspect.isclass) if issubclass(kind, Exception)]
     assert all(issubclass(kind, hb.HamburgerError) for kind in kinds)
+
+
+class NoFactors(hb.Ham):
+    def step(self, x, factors):
+        return factors.bases
+
+    def readout(self, x, factors):
+        return x
+
+
+class NoCodes(NoFactors):
+    def step(self, x, factors):
+        return factors
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: hb.create_model(3, num_classes=2), "create_model: no head '3'"),
+        (lambda: hb.create_model("hamnet", num_classes=2, context=3), "create_model: .*context must be a name"),
+        (lambda: hb.create_model("hamnet", num_classes=2, pretrained=True), "create_model: .*must be a path, got True"),
+        (lambda: hb.create_model("hamnet", num_classes=2, rank=3), "create_model has no option 'rank'"),
+        (lambda: hb.create_classifier(3, num_classes=2), "create_classifier: .*must be a string .*got 3"),
+        (lambda: hb.create_classifier(num_classes=2, context_options=3, context="nmf"), "must be a mapping"),
+        (lambda: hb.create_context("nnf", 8), "create_context: no context 'nnf'; did you mean 'nmf'"),
+        (lambda: hb.load(3), "load: .*must be a path, got 3"),
+        (lambda: hb.Predictor(None), "Predictor: .*must be a path, got None"),
+        (lambda: hb.Predictor(torch.nn.ReLU(), 3), "Predictor: info must say the classes.*got 3"),
+        (lambda: hb.Predictor(torch.nn.ReLU(), Info())(None), r"Predictor: .*uint8 tensor of shape \(3, h, w\)"),
+        (lambda: hb.train("patchwork", 3), "train: run must be a path, got 3"),
+        (lambda: hb.Hamburger(8, norm=torch.nn.BatchNorm1d(8)), "Hamburger: norm must be a function"),
+        (lambda: hb.Hamburger(8, norm=torch.nn.BatchNorm2d), "Hamburger: norm must return a module"),
+        (lambda: hb.decompose(torch.rand(1, 4, 9), NoFactors(2)), "NoFactors.step must return Factors, got Tensor"),
+        (lambda: hb.decompose(torch.rand(1, 4, 9), NoCodes(2)), "NoCodes.readout: r is 2 in bases"),
+        (
+            lambda: cross_entropy(torch.rand(1, 2, 4, 4), torch.rand(1, 4, 4)),
+            r"got torch.float32; pass labels.long\(\)",
+        ),
+    ],
+)
+def test_errors_name_the_call_and_the_argument(call, message):
+    with pytest.raises(hb.HamburgerError, match=message):
+        call()
 
 
 def test_a_name_that_needs_an_extra_says_how_to_install_it():

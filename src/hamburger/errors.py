@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -16,7 +17,7 @@ class HamburgerError(Exception):
     ...     hb.create_context("nnf", 64)
     ... except hb.HamburgerError as error:             # an UnknownNameError
     ...     print(error)
-    no context 'nnf'; did you mean 'nmf'? known: a2, acf, ...
+    create_context: no context 'nnf'; did you mean 'nmf'? known: a2, acf, ...
     """
 
 
@@ -136,6 +137,19 @@ def check_choice(call: str, option: str, value: object, known: Iterable[str]) ->
     if value not in known:
         name = value[:80] if isinstance(value, str) else ""
         raise OptionError(f"{call}: no {option} {shorten(value)}{did_you_mean(name, known)}")
+
+
+def check_path(call: str, option: str, value: object) -> None:
+    """Raise unless the value is a path."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise InputError(f"{call}: {option} must be a path, got {shorten(value)}")
+
+
+def check_mapping(call: str, option: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a mapping as a dict, empty for None; raise for anything else."""
+    if value is not None and not isinstance(value, Mapping):
+        raise OptionError(f"{call}: {option} must be a mapping such as {{'rank': 8}}, got {shorten(value)}")
+    return dict(value or {})
 
 
 MAX_COUNT = 2**31 - 1  # of everything that is counted: steps, images, channels

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from hamburger.errors import OptionError, UnknownNameError, did_you_mean, name_lab_package
+from hamburger.errors import HamburgerError, OptionError, UnknownNameError, did_you_mean, name_lab_package
 
 T = TypeVar("T")
 Constructor = TypeVar("Constructor", bound=Callable[..., Any])
@@ -30,14 +30,19 @@ def check_options(call: str, constructor: Callable[..., Any], options: Mapping[s
             raise OptionError(f"{call} has no option '{option}'{did_you_mean(option, known)}")
 
 
-def suggest_options(call: str) -> Callable[[Callable[Parameters, T]], Callable[Parameters, T]]:
-    """Decorator: an unknown keyword raises an `OptionError` with the nearest known one. It keeps the signature."""
+def explain_errors(call: str) -> Callable[[Callable[Parameters, T]], Callable[Parameters, T]]:
+    """Decorator: errors name the public call, and that of an unknown keyword the nearest known one."""
 
     def decorate(function: Callable[Parameters, T]) -> Callable[Parameters, T]:
         @wraps(function)
         def checked(*args: Parameters.args, **options: Parameters.kwargs) -> T:
-            check_options(call, function, options)
-            return function(*args, **options)
+            try:
+                check_options(call, function, options)
+                return function(*args, **options)
+            except HamburgerError as error:
+                if not str(error).startswith(call):
+                    error.args = (f"{call}: {error}",)
+                raise
 
         return checked
 

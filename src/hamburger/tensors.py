@@ -24,6 +24,8 @@ def check_shapes(call: str, **tensors: tuple[Tensor, str]) -> None:
     """
     seen: dict[str, tuple[int, str]] = {}
     for name, (tensor, axes) in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise InputError(f"{call}: {name} must be a torch.Tensor '{axes}', got {type(tensor).__name__}")
         letters = axes.split()
         here = f"{name} {tuple(tensor.shape)} '{axes}'"
         if tensor.dim() != len(letters):
@@ -43,6 +45,14 @@ def check_tensor(call: str, name: str, tensor: object) -> None:
             f"{call}: {name} must hold floating point numbers (float16, bfloat16, float32 or float64), got "
             f"{tensor.dtype}; convert it with .float()"
         )
+
+
+def check_images(call: str, name: str, images: Tensor) -> None:
+    """Raise unless the images are a batch of floating point numbers, b 3 h w."""
+    check_tensor(call, name, images)
+    shape = tuple(images.shape)
+    if len(shape) != 4 or shape[1] != 3 or 0 in shape:
+        raise ShapeError(f"{call}: {name} must be (b, 3, h, w), got {shape}; for one image, pass image[None]")
 
 
 # -- value checks ------------------------------------------------------------------------------------------------------

@@ -190,4 +190,4 @@ def test_app_without_gradio_names_the_extra(ham, run_folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.delitem(sys.modules, "hamburger.app.page", raising=False)
     status, out, err = ham("app", run_folder)
-    assert (status, out) == (2, "") and "needs gradio; pip install 'hamburger[app]'" in err
+    assert (status, out) == (2, "") and "needs gradio; run pip install '.[app]'" in err

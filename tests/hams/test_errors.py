@@ -19,7 +19,7 @@ X = torch.rand(2, 8, 20)
         (lambda: hb.decompose(X, "nmf", rnak=3), TypeError, "no option 'rnak'; did you mean 'rank'"),
         (lambda: hb.decompose(X, "nmf", temperature=3), TypeError, "'nmf' has no option 'temperature'"),
         (lambda: hb.decompose(X, hb.NMF(), rank=3), TypeError, "cannot be combined with a ham value"),
-        (lambda: hb.decompose(X, 3), TypeError, "a ham is a name or an instance"),
+        (lambda: hb.decompose(X, 3), TypeError, r"ham must be a name \(.*nmf, vq\) or a value such as hamburger.NMF"),
         (lambda: hb.decompose(X, "nmf", grad="bppt"), TypeError, "did you mean 'bptt'"),
         (lambda: hb.decompose(X, "nmf", steps=-1), ValueError, "steps must be a whole number of at least 0, got -1"),
         (lambda: hb.decompose(X, "nmf", steps=1.5), ValueError, "got 1.5"),

@@ -23,7 +23,7 @@ from fuzz_cases import (
     mutate_inner,
     mutate_json,
 )
-from PIL import Image, features
+from PIL import Image
 
 # -- valid files -------------------------------------------------------------------------------------------------------
 
@@ -285,7 +285,8 @@ DATA: dict[str, Fuzzer] = {
     "annotations": Fuzzer(make_annotations, mutate_file("val_annotations.txt"), read_class_list),
     "cifar": Fuzzer(make_batch, mutate_batch, read_batch_file),
 }
-if features.check("avif"):
+Image.init()
+if "AVIF" in Image.SAVE:  # Pillow 11.3 or newer
     DATA["avif"] = _image_fuzzer("AVIF", "a.avif", "read_image", noise(9, 11, 3))
 with suppress(ImportError):  # the extra `heic`
     import pillow_heif

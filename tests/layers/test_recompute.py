@@ -125,6 +125,35 @@ def test_compiled_and_checkpointed_layers_with_moving_bases_raise(make, inside, 
         y.sum().backward()
 
 
+@pytest.mark.parametrize("inside", [False, True], ids=["compiled layer", "compiled checkpoint"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: hb.Hamburger(12, rank=4),
+        lambda: hb.Hamburger(12, rank=4, init="fixed", version="v2"),
+        lambda: hb.layers.norm.convert_sync(hb.Hamburger(12, rank=4, version="v1")),
+        lambda: hb.create_context("a2", 12),
+    ],
+    ids=["paper", "v2", "v1 with synchronised norms", "a2"],
+)
+def test_compiled_and_checkpointed_layers_update_their_statistics_once(make, inside, reentrant):
+    torch._dynamo.reset()  # its limit of recompilations counts those of other tests
+    layer = make().train()
+    net = copy.deepcopy(layer)
+    compiled = torch.compile(call(net, reentrant) if inside else net, backend="aot_eager", fullgraph=True)
+    run = compiled if inside else call(compiled, reentrant)
+    for batch in torch.randn(2, 2, 12, 5, 6):
+        gradients = []
+        for module in (layer, run):
+            torch.manual_seed(3)
+            z = batch.clone().requires_grad_()
+            module(z).sin().sum().backward()
+            gradients.append(z.grad)
+        assert_close(*gradients)
+    for a, b in zip(net.buffers(), layer.buffers(), strict=True):
+        assert_close(a.double(), b.double())
+
+
 def test_compiled_layers_with_moving_bases_train_without_checkpointing():
     layer, batches, results = hb.Hamburger(12, rank=4, init="online"), torch.randn(2, 2, 12, 5, 6), []
     for compiled in (False, True):

@@ -13,12 +13,12 @@ import pytest
 import torch
 from small_run import reproducible_outputs, rows, small
 
-from hamburger.errors import CheckpointError, DataError, Interrupted, OptionError, TrainingError
+from hamburger.errors import CheckpointError, DataError, InputError, Interrupted, OptionError, TrainingError
 from hamburger.files import write_durably
 from hamburger.segmentation import load_weights
 from hamburger.segmentation import task as segmentation_task
 from hamburger.segmentation.data.batches import SegmentationBatches
-from hamburger.segmentation.task import SegmentationTask
+from hamburger.segmentation.task import SEGMENTATION, SegmentationTask
 from hamburger.tasks import find_training, train
 from hamburger.training import checkpoint, run_folder
 from hamburger.training.metrics_log import CheckpointSaved, Note, RunStarted, ScoresEvaluated, StepLogged
@@ -402,7 +402,7 @@ def test_start_loads_the_weights_of_another_run(finished, tmp_path):
     recipe = small(f"start={finished[0]}", "optim.lr=1e-12", "steps=3", "optim.warmup=0", "bn_momentum=1e-9")
     result = train(recipe, run, accelerator="cpu")
     assert result.values["miou"] == pytest.approx(finished[2].values["best_miou"], abs=1e-3)
-    with pytest.raises(CheckpointError, match="there are no weights at"):
+    with pytest.raises(InputError, match="there is no /nowhere"):
         train(small("start=/nowhere"), tmp_path / "b", accelerator="cpu")
     with pytest.raises(CheckpointError, match="do not fit the recipe's network"):
         train(
@@ -410,6 +410,19 @@ def test_start_loads_the_weights_of_another_run(finished, tmp_path):
             tmp_path / "c",
             accelerator="cpu",
         )
+
+
+def test_start_replaces_the_classifier_of_weights_with_other_classes(finished, monkeypatch):
+    run, _, _ = finished
+    source = SEGMENTATION.load(run / "best.safetensors")[0].state_dict()
+    recipe = small(f"start={run}")
+    data = SEGMENTATION.open(recipe, None, check=False, note=print)
+    monkeypatch.setattr(data.train, "classes", ("one", "two"))
+    torch.manual_seed(0)
+    state = SEGMENTATION.build(recipe, data).state_dict()
+    different = [name for name, value in state.items() if not torch.equal(value, source[name])]
+    assert different == ["head.classifier.1.weight", "head.classifier.1.bias"]
+    assert all(len(state[name]) == 2 for name in different)
 
 
 def test_tensorboard_has_the_logged_values(tmp_path):

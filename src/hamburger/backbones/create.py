@@ -15,7 +15,7 @@ from hamburger.backbones.networks import Backbone, ResNet, backbones
 from hamburger.backbones.timm_encoder import PREFIX, TimmBackbone, load_timm_state
 from hamburger.checkpoints.read import COUNTER, Report, read_checkpoint
 from hamburger.checkpoints.weights_file import SCALE, dequantise, read_metadata
-from hamburger.errors import CheckpointError, InputError, OptionError, UnknownNameError
+from hamburger.errors import CheckpointError, InputError, OptionError, UnknownNameError, check_path
 
 DOWNLOAD = "timm"  # the value of `pretrained` that downloads weights
 MIN_SHARE = 0.5  # of the backbone's entries; a file that fills fewer belongs to another network
@@ -37,7 +37,7 @@ def create_backbone(
     loaded; entries that do not fit also raise a warning.
     """
     if not isinstance(name, str):
-        raise OptionError(f"create_backbone: the name must be a string such as 'resnet50' (got {name!r})")
+        raise OptionError(f"backbone: the name must be a string such as 'resnet50', got {name!r}")
     download = pretrained == DOWNLOAD
     if name.startswith(PREFIX):
         backbone: Backbone = TimmBackbone(
@@ -67,6 +67,7 @@ def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> Report:
     the whole report lists other entries that do not fit. If less than half of the backbone would be filled, a
     CheckpointError is raised and the backbone stays unchanged. Nothing in the file is executed.
     """
+    check_path("create_backbone", "pretrained, unless it is 'timm',", path)
     path = Path(path)
     if not path.is_file():
         raise InputError(

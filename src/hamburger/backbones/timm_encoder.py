@@ -101,6 +101,8 @@ def import_timm(call: str) -> ModuleType:
 
 def check_timm_name(name: str) -> None:
     timm = import_timm(f"backbone '{PREFIX}{name}'")
+    if not isinstance(name, str):
+        raise OptionError(f"backbone: the name must be a string such as 'resnet18', got {name!r}")
     if name.startswith(("hf-hub:", "hf_hub:")) or timm.is_model(name):
         return
     near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)

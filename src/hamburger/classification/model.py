@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 from hamburger.backbones.timm_encoder import check_timm_name, create_with_supported
-from hamburger.errors import OptionError, check_choice, check_count
+from hamburger.errors import OptionError, check_choice, check_count, check_mapping
 from hamburger.insertion import Gate, insert_context
+from hamburger.registry import explain_errors
+from hamburger.tensors import check_images
 
 STEMS = ("timm", "small")
 
@@ -22,10 +24,12 @@ class Classifier(nn.Module):
         self.net, self.config = net, config
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        check_images("Classifier", "the images", images)
         logits: torch.Tensor = self.net(images)
         return logits
 
 
+@explain_errors("create_classifier")
 def create_classifier(
     backbone: str = "resnet18",
     *,
@@ -51,13 +55,14 @@ def create_classifier(
     check_choice("create_classifier", "stem", stem, STEMS)
     check_count("create_classifier", "num_classes", num_classes, least=2)
     check_timm_name(backbone)
-    options = {"num_classes": num_classes, "pretrained": pretrained, **(backbone_options or {})}
+    options = {"num_classes": num_classes, "pretrained": pretrained}
+    options |= check_mapping("create_classifier", "backbone_options", backbone_options)
     net = create_with_supported({}, backbone, backbone, **options)
     if stem == "small":
         _shrink_stem(backbone, net)
     if context is not None:
-        chosen = (context, dict(context_options or {}))
-        insert_context(net, {after: chosen}, gate=gate, example=torch.zeros(1, 3, size, size))
+        inserted = (context, check_mapping("create_classifier", "context_options", context_options))
+        insert_context(net, {after: inserted}, gate=gate, example=torch.zeros(1, 3, size, size))
     return Classifier(net, config)
 
 

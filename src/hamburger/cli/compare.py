@@ -18,6 +18,8 @@ from hamburger.tasks.sweep import Cell, GridError, cells, finished, rows, run_gr
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from hamburger.report.html import Markup
+
 DEMO_RECIPES = ("patchwork", "patchwork-glyphs")
 
 
@@ -52,15 +54,23 @@ def demo(
     seeds: Seeds = "0,1",
     steps: Annotated[int | None, typer.Option(help="training steps; default: the recipe's")] = None,
     jobs: Jobs = 2,
+    weights: Annotated[
+        Path | None, typer.Option(help="weights that label the photos; default: the first of `ham list weights`")
+    ] = None,
 ) -> None:
-    """Train HamNet with NMF, CD, self-attention and no context on generated scenes; write a table and a report."""
+    """Label three photos, train HamNet with several contexts on generated scenes, and write one page about both."""
+    from hamburger.app.photos import render_photos
     from hamburger.errors import check_choice
+    from hamburger.inference.find_weights import list_weights
 
     check_choice("demo", "recipe", recipe, DEMO_RECIPES)
+    shipped = list_weights()
+    named = weights or (Path(shipped[0]) if shipped else None)
+    intro = None if named is None else render_photos(named)
     settings = [] if steps is None else [f"steps={steps}"]
     seed_list = parse_ints(seeds, "demo", "seeds")
     grid: list[Cell] = cells(recipe, variants(parse_names(contexts), call="demo"), seed_list, settings, call="demo")
-    run_and_show_grid(grid, out, jobs=jobs, call="demo")
+    run_and_show_grid(grid, out, jobs=jobs, call="demo", intro=intro)
 
 
 def report(
@@ -85,10 +95,12 @@ def run_and_show_grid(
     report: bool = True,
     json: Path | None = None,
     call: str = "compare",
+    intro: Markup | None = None,
 ) -> None:
     """Run the grid with a progress bar, print a table, write a report.
 
-    `json` is rewritten whenever a run ends. A failed run raises after the finished ones are shown.
+    `json` is rewritten whenever a run ends, `intro` begins the report. A failed run raises after the finished ones are
+    shown.
     """
     from rich.console import Console
 
@@ -111,7 +123,9 @@ def run_and_show_grid(
     if report and finished_rows:
         from hamburger.report.page import write_report
 
-        page = write_report([out / cell.name for cell in grid if finished(cell, out)], out / "report.html", data)
+        page = write_report(
+            [out / cell.name for cell in grid if finished(cell, out)], out / "report.html", data, intro=intro
+        )
         typer.echo(f"wrote {page}")
     if failure is not None:
         raise failure

@@ -35,6 +35,7 @@ from hamburger.contexts import (
 from hamburger.contexts.common import contexts
 from hamburger.hams.decompose import HamName
 from hamburger.layers.burger import Hamburger
+from hamburger.registry import explain_errors
 
 __all__ = ["contexts", "create_context", "list_contexts", "with_authors_version"]
 
@@ -56,6 +57,7 @@ def list_contexts() -> list[str]:
     return contexts.names()
 
 
+@explain_errors("create_context")
 def create_context(name: ContextName | str, channels: int, **options: Any) -> nn.Module:
     """Build the named context module for feature maps of that many channels.
 

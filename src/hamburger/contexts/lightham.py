@@ -30,8 +30,8 @@ class LightHam(nn.Module):
 
     - `inner`: the width d, by default the channels.
     - `in_channels`: the widths of several maps, which `forward` then takes as a sequence; all are resized to the first.
-    - `rank` (64 by default), `steps`, `eval_steps`, `grad`, `seed`: those of `Hamburger`. Evaluation takes one step more
-      than training, as published; `grad="one-step"` is the Hamburger paper's gradient, with the same outputs.
+    - `rank` (64 by default), `steps`, `eval_steps`, `grad`, `seed`: those of `Hamburger`. Evaluation takes one step
+      more than training, as published; `grad="one-step"` is the Hamburger paper's gradient, with the same outputs.
     - `groups`: of each group norm.
     """
 

@@ -24,9 +24,10 @@ from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from hamburger.backbones import load_backbone
 from hamburger.backbones.networks import STRIDES_IN
-from hamburger.errors import OptionError, UnknownNameError, check_choice, check_count
+from hamburger.errors import InputError, OptionError, UnknownNameError, check_choice, check_count, check_mapping
 from hamburger.insertion import Gate, insert_context
 from hamburger.layers.norm import BatchNorm2d
+from hamburger.registry import explain_errors
 
 POOLED_SIDE = 7  # of the features of a box
 ANCHOR_RATIOS = (0.5, 1.0, 2.0)  # of the anchors
@@ -52,6 +53,8 @@ class Detector(nn.Module):
 
     def forward(self, images: Sequence[Tensor], targets: Sequence[Objects] | None = None) -> Any:
         if targets is not None:
+            if wrong := [target for target in targets if not {"boxes", "labels", "masks"} <= target.keys()]:
+                raise InputError(f"Detector: a target must have boxes, labels and masks, got {', '.join(wrong[0])}")
             terms: Objects = self.net(list(images), list(targets))
             return {name.removeprefix("loss_"): value for name, value in terms.items()}
         detections: list[Objects] = self.net(list(images))
@@ -79,6 +82,7 @@ class DetectorTransform(GeneralizedRCNNTransform):  # type: ignore[misc] # torch
         return result
 
 
+@explain_errors("create_detector")
 def create_detector(
     backbone: str = "resnet50",
     *,
@@ -118,7 +122,8 @@ def create_detector(
     - `pretrained`: a file of torchvision's weights for the encoder
     """
     config = dict(locals())
-    config |= {"context_options": dict(context_options or {}), "pretrained": None}  # what was loaded is in the weights
+    options = check_mapping("create_detector", "context_options", context_options)
+    config |= {"context_options": options, "pretrained": None}  # what was loaded is in the weights
     for option in ("num_classes", "size", "max_size", "anchor", "channels", "hidden", "sampled", "proposals"):
         check_count("create_detector", option, config[option], least=1)
     if max_size < size:
@@ -150,9 +155,7 @@ def create_detector(
         # a small example image: at full size attention may need more than the main memory
         example = torch.zeros(1, 3, EXAMPLE_SIDE, EXAMPLE_SIDE)
         places = [place.removeprefix(BACKBONE) for place in resolve_places(after)]
-        insert_context(
-            encoder, dict.fromkeys(places, (context, dict(context_options or {}))), gate=gate, example=example
-        )
+        insert_context(encoder, dict.fromkeys(places, (context, options)), gate=gate, example=example)
     return Detector(net, config)
 
 

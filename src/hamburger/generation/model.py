@@ -18,12 +18,14 @@ from hamburger.errors import (
     UnknownNameError,
     check_choice,
     check_count,
+    check_mapping,
     check_positive,
     did_you_mean,
 )
 from hamburger.generation.networks.contexts import create_gan_context
 from hamburger.generation.networks.layers import INITS, DownBlock, LayerFactory, UpBlock
 from hamburger.generation.networks.spectral import CONVENTIONS
+from hamburger.registry import explain_errors
 from hamburger.tensors import check_tensor, debugging
 
 OWN_CONTEXT = "own"
@@ -49,6 +51,7 @@ def list_gans() -> list[str]:
     return sorted(STYLES)
 
 
+@explain_errors("create_gan")
 def create_gan(
     name: str = "hamgan",
     *,
@@ -89,9 +92,7 @@ def create_gan(
         raise UnknownNameError(f"no GAN '{name}'{did_you_mean(name, STYLES)}")
     check_count(call, "num_classes", num_classes, least=1)
     check_count(call, "latent", latent, least=1)
-    if context_options is not None and not isinstance(context_options, Mapping):
-        raise OptionError(f"{call}: context_options must be a mapping such as {{'rank': 32}}, got {context_options!r}")
-    options = dict(context_options or {})
+    options = check_mapping(call, "context_options", context_options)
     # the options of the style that were given; the others are not stored, so that they stay those of the paper
     changes = {field.name: value for field in fields(GanStyle) if (value := config.pop(field.name)) is not None}
     changes["context"] = STYLES[name].context if context == OWN_CONTEXT else context

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.errors import check_count
+from hamburger.errors import InputError, check_count
 from hamburger.kernels.dispatch import FusedSpec
 from hamburger.linalg import EPS
 from hamburger.registry import Registry
@@ -88,6 +88,8 @@ class Ham(ABC):
         """Run K steps. Hams override it to share work between steps; the value is that of K calls of `step`."""
         for _ in range(steps):
             factors = self.step(x, factors)
+            if not isinstance(factors, Factors):
+                raise InputError(f"{type(self).__name__}.step must return Factors, got {type(factors).__name__}")
         return factors
 
 

@@ -120,7 +120,9 @@ def as_ham(ham: str | Ham, **options: Any) -> Ham:
     if isinstance(ham, str):
         return hams.create(ham, **options)
     if not isinstance(ham, Ham):
-        raise OptionError(f"a ham is a name or an instance of hamburger.Ham, got {ham!r}; names: {hams.names()}")
+        raise OptionError(
+            f"ham must be a name ({', '.join(hams)}) or a value such as hamburger.NMF(rank=8), got {ham!r}"
+        )
     if options:
         raise OptionError(
             f"{', '.join(options)} cannot be combined with a ham value; pass it to {type(ham).__name__}(...)"
@@ -204,6 +206,8 @@ def solve_ham(
 
         factors = grad(ham, data, start, steps)
         codes = ham.readout(data, factors)
+        shapes = {"x": (data, "b d n"), "bases": (factors.bases, "b d r"), "codes": (codes, "b r n")}
+        check_shapes(f"{type(ham).__name__}.readout", **shapes)
         return Decomposition(factors.bases, codes, (factors.bases @ codes).to(x.dtype))
 
 

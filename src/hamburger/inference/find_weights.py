@@ -9,7 +9,7 @@ import torch
 
 import hamburger.checkpoints
 from hamburger.checkpoints.weights_file import HUB_FILES, Info, write_tensors
-from hamburger.errors import CheckpointError, InputError, did_you_mean
+from hamburger.errors import CheckpointError, InputError, check_path, did_you_mean
 from hamburger.training.checkpoint import load as load_checkpoint
 from hamburger.training.run_folder import BEST, RECIPE
 
@@ -29,6 +29,7 @@ def list_weights() -> list[str]:
 
 def shipped_file(name: str | os.PathLike[str]) -> Path | None:
     """Return the file of shipped weights; None where no weights have this name."""
+    check_path("weights", "the name", name)
     return SHIPPED / f"{name}.safetensors" if str(name) in list_weights() else None
 
 

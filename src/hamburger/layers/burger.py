@@ -16,6 +16,7 @@ from hamburger.errors import (
     check_choice,
     check_count,
     check_flag,
+    check_mapping,
     check_positive,
     did_you_mean,
 )
@@ -25,7 +26,7 @@ from hamburger.kernels.dispatch import resolve_backend
 from hamburger.layers import fused_block
 from hamburger.layers.ham import Bread, HamLayer
 from hamburger.layers.norm import Norm, make_norm, run_in_dtype_of
-from hamburger.registry import options_of, suggest_options
+from hamburger.registry import explain_errors, options_of
 from hamburger.tensors import HALF_MAX, check_finite, check_tensor, widen
 
 Version = Literal["paper", "v1", "v2", "v2+"]
@@ -75,7 +76,7 @@ class Hamburger(nn.Module):
     - `backend`: "auto", "plain" or "fused", as in `decompose`. It changes no value beyond rounding.
     """
 
-    @suggest_options("Hamburger")
+    @explain_errors("Hamburger")
     def __init__(
         self,
         channels: int,
@@ -265,12 +266,11 @@ def _describe_ham(ham: Ham) -> str:
 
 def _build_ham(ham: str | Ham, inner: int, requested: dict[str, Any], more: Mapping[str, Any] | None) -> Ham:
     """Return the ham of a layer. `requested`: options that were passed by keyword; `more`: those of `ham_options`."""
-    if more is not None and not isinstance(more, Mapping):
-        raise OptionError(f"Hamburger: ham_options must be a mapping such as {{'rank': 8}} (got {more!r})")
-    for name in more or {}:
+    more = check_mapping("Hamburger", "ham_options", more)
+    for name in more:
         if name in requested:
             raise OptionError(f"Hamburger: '{name}' is given twice; leave it out of ham_options")
-    options = requested | dict(more or {})
+    options = requested | more
     if isinstance(ham, str):
         known = options_of(hams[ham])
         for name in options:

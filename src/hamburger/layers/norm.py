@@ -6,10 +6,10 @@ theirs once more in the recomputation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from hamburger import distributed
 from hamburger.distributed import draw_for_global_batch
 from hamburger.errors import InputError, OptionError, check_choice, check_positive
-from hamburger.tensors import HALF_MAX, is_recomputing, widen
+from hamburger.tensors import HALF_MAX, is_exporting, is_recomputing, widen
 
 Norm = Literal["batch", "group", "none"]
 NORMS = get_args(Norm)
@@ -63,13 +63,38 @@ def _update_copies(module: nn.Module) -> Iterator[None]:
         module._buffers.update(buffers)
 
 
+# in a CUDA graph it would always do what it did while the graph was recorded; torch before 2.8 has no tag to say so
+_TAGS: dict[str, Any] = {"tags": torch.Tag.cudagraph_unsafe} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
+
+
+@torch.library.custom_op("hamburger::update_buffers", mutates_args=("buffers",), **_TAGS)
+def update_buffers(buffers: Sequence[Tensor], updated: Sequence[Tensor]) -> None:
+    """Copy the values, except in a recomputation: a compiled layer knows only when it runs that it is one."""
+    if not is_recomputing():
+        for buffer, value in zip(buffers, updated, strict=True):
+            buffer.copy_(value)
+
+
+def run_norm(norm: _BatchNorm, forward: Callable[..., Tensor], x: Tensor) -> Tensor:
+    """Return `forward(norm, x)`; a recomputation leaves the buffers as they are."""
+    updates = norm.training and norm.track_running_stats and norm.momentum is not None
+    if not updates or not torch.compiler.is_compiling() or is_exporting():
+        with keep_buffers(norm):
+            return forward(norm, x)
+    norm._check_input_dim(x)
+    buffers: Any = [norm.running_mean, norm.running_var, norm.num_batches_tracked]
+    mean, var, tracked = (buffer.clone() for buffer in buffers)  # as in `_update_copies`
+    y = F.batch_norm(x, mean, var, norm.weight, norm.bias, True, norm.momentum or 0.0, norm.eps)
+    update_buffers(buffers, [mean, var, tracked + 1])
+    return y
+
+
 class BatchNorm1d(nn.BatchNorm1d):
     """Batch norm on b c n that accepts a single value per channel in training."""
 
     def forward(self, x: Tensor) -> Tensor:
         y = normalise_single_value(self, x)
-        with keep_buffers(self):
-            return super().forward(x) if y is None else y
+        return run_norm(self, nn.BatchNorm1d.forward, x) if y is None else y
 
 
 class BatchNorm2d(nn.BatchNorm2d):
@@ -77,14 +102,20 @@ class BatchNorm2d(nn.BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         y = normalise_single_value(self, x)
-        with keep_buffers(self):
-            return super().forward(x) if y is None else y
+        return run_norm(self, nn.BatchNorm2d.forward, x) if y is None else y
 
 
 def make_norm(norm: Norm | Callable[[int], nn.Module], channels: int, momentum: float) -> nn.Module:
     """Return a norm for b c n: "batch" (the paper's), "group" (LightHam's), "none", or a function of the channels."""
-    if callable(norm):
-        return norm(channels)
+    if callable(norm) and not isinstance(norm, nn.Module):
+        module = norm(channels)
+        if not isinstance(module, nn.Module) or isinstance(module, (nn.BatchNorm2d, nn.BatchNorm3d)):
+            raise OptionError(
+                f"Hamburger: norm must return a module for maps (b, c, n), such as torch.nn.BatchNorm1d, got {module}"
+            )
+        return module
+    if isinstance(norm, nn.Module):
+        raise OptionError(f"Hamburger: norm must be a function of the channels, got {norm}; pass its class")
     check_choice("Hamburger", "norm", norm, NORMS)
     if norm == "batch":
         return BatchNorm1d(channels, momentum=momentum)
@@ -114,12 +145,11 @@ class SyncBatchNorm(_BatchNorm):
     _check_non_zero_input_channels = nn.SyncBatchNorm._check_non_zero_input_channels
 
     def forward(self, input: Tensor) -> Tensor:
-        alone = distributed.world_size() == 1
-        y = normalise_single_value(self, input) if alone else None
-        if y is not None:
-            return y
+        if distributed.world_size() == 1:
+            y = normalise_single_value(self, input)
+            return run_norm(self, nn.SyncBatchNorm.forward, input) if y is None else y
         with keep_buffers(self):
-            if alone or not self.training or input.is_cuda:
+            if not self.training or input.is_cuda:
                 return nn.SyncBatchNorm.forward(self, input)  # type: ignore[arg-type]
             return self._normalise_over_ranks(input)
 

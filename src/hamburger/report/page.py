@@ -41,19 +41,26 @@ MAX_LINES = 12
 
 
 def write_report(
-    run_folders: Sequence[Path], out: Path, data_root: Path | None = None, *, device: str = "auto"
+    run_folders: Sequence[Path],
+    out: Path,
+    data_root: Path | None = None,
+    *,
+    device: str = "auto",
+    intro: Markup | None = None,
 ) -> Path:
     """Write one HTML file about these runs; a folder of run folders stands for all of them.
 
-    `data_root` is the data folder of data sets on disk; without it, their report has no images and says so.
+    `data_root` is the data folder of data sets on disk; without it, their report has no images and says so. `intro`
+    comes first on the page.
     """
     check_writable(out)
     study = group_runs(read_runs([Path(folder) for folder in run_folders]))
-    write_atomically(out, render_page(study, open_gallery(study, data_root, device=device)).encode())
+    page = render_page(study, open_gallery(study, data_root, device=device), intro or Markup())
+    write_atomically(out, page.encode())
     return out
 
 
-def render_page(study: Study, gallery: Gallery | str) -> str:
+def render_page(study: Study, gallery: Gallery | str, intro: Markup) -> str:
     """The page as HTML; `gallery` may be the reason why there are no images."""
     contents: dict[str, str] = {"results": _results(study), "curves": plot_curves(study)}
     if isinstance(gallery, str):
@@ -78,7 +85,7 @@ def render_page(study: Study, gallery: Gallery | str) -> str:
         + "</nav>"
     )
     return html.document(
-        title, head + "".join(html.section(name, title, contents[name]) for name, title in shown.items())
+        title, intro + head + "".join(html.section(name, title, contents[name]) for name, title in shown.items())
     )
 
 

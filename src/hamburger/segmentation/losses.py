@@ -8,6 +8,7 @@ from torch import Tensor
 
 from hamburger.contexts.psp import resize_from_grid
 from hamburger.distributed import global_mean
+from hamburger.errors import InputError
 from hamburger.tensors import full_precision, widen
 
 IGNORE = 255
@@ -30,12 +31,20 @@ def resize_logits(logits: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(wide, size=size, mode="bilinear", align_corners=True)
 
 
+def check_labels(call: str, target: object) -> None:
+    """Raise unless the labels are a tensor of int64."""
+    if not isinstance(target, Tensor) or target.dtype != torch.int64:
+        kind = target.dtype if isinstance(target, Tensor) else type(target).__name__
+        raise InputError(f"{call}: the labels must be a tensor of torch.int64, got {kind}; pass labels.long()")
+
+
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """Return the mean over the labelled pixels of all processes.   logits: b k h w    target: b H W, 255: unlabelled
 
     Logits are resized to the labels. A batch without any label gives zero, not NaN. DDP's mean of gradients gives the
     result of a single process on the global batch, even if processes have different numbers of labelled pixels.
     """
+    check_labels("cross_entropy", target)
     height, width = target.shape[-2:]
     summed = F.cross_entropy(resize_logits(logits, (height, width)), target, ignore_index=IGNORE, reduction="sum")
     return global_mean(summed, (target != IGNORE).sum())

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from hamburger.backbones import Backbone, create_backbone
 from hamburger.checkpoints.network import load_network
 from hamburger.checkpoints.weights_file import HUB_FILES, Info, download_weights, to_plain_json, write_weights
-from hamburger.errors import CheckpointError, InputError, OptionError, ShapeError, check_count
+from hamburger.errors import CheckpointError, InputError, OptionError, check_count, check_mapping
 from hamburger.files import encode_json, write_atomically
-from hamburger.registry import options_of
+from hamburger.registry import explain_errors, options_of
 from hamburger.segmentation.heads import base
 from hamburger.segmentation.heads.base import Head
-from hamburger.segmentation.losses import IGNORE, resize_logits
-from hamburger.tensors import check_tensor, is_exporting
+from hamburger.segmentation.losses import IGNORE, check_labels, resize_logits
+from hamburger.tensors import check_images, check_shapes, is_exporting
 
 
 class Segmenter(nn.Module):
@@ -103,25 +103,17 @@ class Segmenter(nn.Module):
 
 
 def _check_inputs(x: Tensor, target: Tensor | None) -> None:
-    check_tensor("Segmenter", "the images", x)
-    if x.dim() != 4 or x.shape[1] != 3 or 0 in x.shape:
-        raise ShapeError(
-            f"Segmenter: the images must be (b, 3, h, w) (got {tuple(x.shape)}); for one image, pass image[None]"
-        )
-    if target is None:
-        return
-    if target.shape != (x.shape[0], *x.shape[2:]):
-        raise ShapeError(
-            f"Segmenter: the labels must be (b, h, w) for images {tuple(x.shape)} (got {tuple(target.shape)})"
-        )
-    if target.is_floating_point():
-        raise InputError(f"Segmenter: the labels must be integers (got {target.dtype}); pass labels.long()")
+    check_images("Segmenter", "the images", x)
+    if target is not None:
+        check_labels("Segmenter", target)
+        check_shapes("Segmenter", images=(x, "b c h w"), labels=(target, "b h w"))
 
 
 DEFAULT_CONTEXT = "nmf"
 models = base.heads  # a model is named by its head
 
 
+@explain_errors("create_model")
 def create_model(
     name: str = "hamnet",
     *,
@@ -149,11 +141,11 @@ def create_model(
     call = f"create_model('{name}')"
     constructor = models[name]
     check_count(call, "num_classes", num_classes, least=1)
-    options = _mapping(call, "head_options", head_options)
+    options = check_mapping(call, "head_options", head_options)
     for option in ("context", "context_options"):
         if option in options:
             raise OptionError(f"{call}: pass {option} directly, not inside head_options")
-    requested_options = _mapping(call, "context_options", context_options)
+    requested_options = check_mapping(call, "context_options", context_options)
     if "context" in options_of(constructor):
         options |= {"context": context, "context_options": requested_options}
     elif requested_options or context not in (None, DEFAULT_CONTEXT):
@@ -165,7 +157,7 @@ def create_model(
         backbone,
         output_stride=output_stride,
         pretrained=pretrained,
-        **_mapping(call, "backbone_options", backbone_options),
+        **check_mapping(call, "backbone_options", backbone_options),
     )
     config = {
         "name": name,
@@ -179,12 +171,6 @@ def create_model(
     }
     head = models.create(name, encoder.channels, num_classes, **options)
     return Segmenter(encoder, head, num_classes=num_classes, config=config)
-
-
-def _mapping(call: str, option: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
-    if value is not None and not isinstance(value, Mapping):
-        raise OptionError(f"{call}: {option} must be a mapping such as {{'rank': 64}} (got {value!r})")
-    return dict(value or {})
 
 
 # -- pixel grid --------------------------------------------------------------------------------------------------------

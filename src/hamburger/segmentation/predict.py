@@ -14,23 +14,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamburger.checkpoints.weights_file import MAX_SIDE, MIN_SIDE
-from hamburger.errors import InputError, check_count
+from hamburger.checkpoints.weights_file import MAX_SIDE, MIN_SIDE, Info
+from hamburger.errors import InputError, check_count, shorten
 from hamburger.inference.find_weights import find_weights
 from hamburger.inference.predict_files import FilePrediction, FilePredictor, check_prediction, read_image
+from hamburger.registry import explain_errors
 from hamburger.segmentation.evaluate import predict_scores
 from hamburger.segmentation.model import load_weights
 from hamburger.tensors import pick_device
 from hamburger.training.datasets import IGNORE, Sample
-from hamburger.training.image_files import Colour, encode_label_png, full_palette, normalise
+from hamburger.training.image_files import Colour, encode_label_png, full_palette, normalise, resized
 from hamburger.training.supervised import EvaluationProtocol
 from hamburger.training.task import Metric
 from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from hamburger.checkpoints.weights_file import Info
 
 
 MAX_PIXELS = 1024 * 1024
@@ -49,6 +48,7 @@ class Predictor:
     split into overlapping tiles that the network sees one by one, so context does not reach beyond a tile.
     """
 
+    @explain_errors("Predictor")
     def __init__(
         self,
         net: nn.Module | str | os.PathLike[str],
@@ -67,8 +67,11 @@ class Predictor:
         if not isinstance(net, nn.Module):
             net = load_weights(find_weights(net))[0]
         info = getattr(net, "info", None) if info is None else info
-        if info is None:
-            raise InputError("Predictor: this network has no info; pass the Info with its classes, mean and std")
+        if not isinstance(info, Info):
+            raise InputError(
+                f"Predictor: info must say the classes, mean and std of the network, got {shorten(info)}; pass "
+                "hamburger.segmentation.Info(classes=(...))"
+            )
         if len(info.classes) > 255:
             raise InputError(f"Predictor: a label PNG holds at most 255 classes (got weights with {len(info.classes)})")
         self.info, self.max_pixels, self.side = info, max_pixels, info.side if side is None else side
@@ -82,16 +85,15 @@ class Predictor:
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width to which an image of this size is resized for the network."""
-        if not self.side:
-            return height, width
-        longer = max(height, width)
-        return max(1, round(height * self.side / longer)), max(1, round(width * self.side / longer))
+        return resized(height, width, self.side) if self.side else (height, width)
 
     @torch.inference_mode()
     def __call__(self, image: Tensor) -> Tensor:
-        if image.dtype != torch.uint8 or image.dim() != 3 or image.shape[0] != 3 or image.numel() == 0:
+        ok = isinstance(image, Tensor) and image.dtype == torch.uint8 and image.dim() == 3 and image.numel() > 0
+        if not ok or image.shape[0] != 3:
+            given = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
             raise InputError(
-                f"Predictor: an image must be uint8 of shape (3, h, w) (got {image.dtype} {tuple(image.shape)}); "
+                f"Predictor: an image must be a uint8 tensor of shape (3, h, w), got {given}; "
                 f"read files with hamburger.inference.read_image"
             )
         _, height, width = image.shape

@@ -52,7 +52,7 @@ class SegmentationRecipe(SupervisedTraining):
     optim: Optim = field(default_factory=Optim)
     bn_momentum: float = 3e-4
     eval_every: int = 2_000
-    start: str | None = None  # a run folder or weights file with the initial weights
+    start: str | None = None  # initial weights: a run folder, a file, or a name of `ham list weights`
     keep: str = "best"  # which weights become best.safetensors: the best on the validation split, or the last
 
 

@@ -14,6 +14,7 @@ from hamburger.checkpoints.weights_file import Info
 from hamburger.distributed import micro_batch_shares
 from hamburger.errors import CheckpointError
 from hamburger.inference.export import SEGMENTATION_EXPORT, ExportSpec
+from hamburger.inference.find_weights import find_weights
 from hamburger.layers.norm import set_bn_momentum
 from hamburger.registry import options_of
 from hamburger.segmentation.data import SegmentationSet, create_dataset, datasets
@@ -34,12 +35,16 @@ SegmentationSplits = Splits[SegmentationSet]
 
 
 def _copy_weights(start: Path, net: Segmenter) -> None:
-    path = start / BEST if start.is_dir() else start
-    if not path.is_file():
-        raise CheckpointError(f"train: there are no weights at {start}; --set start=RUN_OR_WEIGHTS, or start=none")
+    """Load the weights of `start`; where it has other classes, the classifier keeps its initial weights."""
+    path = find_weights(start)
     other, _ = load_weights(path)
+    values, known = other.state_dict(), net.state_dict()
+    counts = other.num_classes, net.num_classes
+    per_class = {name for name, value in values.items() if name in known and value.shape != known[name].shape}
+    if counts[0] != counts[1] and all((len(values[name]), len(known[name])) == counts for name in per_class):
+        values |= {name: known[name] for name in per_class}
     try:
-        net.load_state_dict(other.state_dict())
+        net.load_state_dict(values)
     except RuntimeError as error:
         raise CheckpointError(
             f"train: the weights in {path} do not fit the recipe's network: {str(error).splitlines()[1:3]}"

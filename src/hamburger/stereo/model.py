@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import to_plain_json
 from hamburger.distributed import global_mean
-from hamburger.errors import OptionError, ShapeError, check_choice, check_count
+from hamburger.errors import OptionError, check_choice, check_count, check_mapping
 from hamburger.insertion import Gate, insert_context
 from hamburger.layers.norm import BatchNorm2d
-from hamburger.tensors import check_tensor, widen
+from hamburger.registry import explain_errors
+from hamburger.tensors import check_images, check_shapes, widen
 
 VOLUMES = ("correlation", "concatenation")
 PLACES = {"features": "features.body", "volume": "aggregation.coarse"}
@@ -143,19 +144,10 @@ class StereoNet(nn.Module):
 
 
 def _check_inputs(left: Tensor, right: Tensor, target: Tensor | None) -> None:
-    for name, image in (("left", left), ("right", right)):
-        check_tensor("StereoNet", f"the {name} images", image)
-        if image.dim() != 4 or image.shape[1] != 3 or 0 in image.shape:
-            raise ShapeError(f"StereoNet: the {name} images must be (b, 3, h, w) (got {tuple(image.shape)})")
-    if left.shape != right.shape:
-        raise ShapeError(
-            f"StereoNet: left {tuple(left.shape)} and right {tuple(right.shape)} must have the same size, as rectified "
-            "pairs do"
-        )
-    if target is not None and target.shape != (left.shape[0], *left.shape[2:]):
-        raise ShapeError(
-            f"StereoNet: the disparities must be (b, h, w) for images {tuple(left.shape)} (got {tuple(target.shape)})"
-        )
+    check_images("StereoNet", "the left images", left)
+    check_images("StereoNet", "the right images", right)
+    target_shape = {} if target is None else {"target": (target, "b h w")}
+    check_shapes("StereoNet", left=(left, "b c h w"), right=(right, "b c h w"), **target_shape)
 
 
 # -- cost volume and disparity -----------------------------------------------------------------------------------------
@@ -216,6 +208,7 @@ def smooth_l1_loss(disparity: Tensor, target: Tensor, *, most: float) -> Tensor:
 
     A batch without a known pixel gives zero rather than NaN.
     """
+    check_shapes("smooth_l1_loss", disparity=(disparity, "b h w"), target=(target, "b h w"))
     known = select_known(target, most)
     losses = F.smooth_l1_loss(widen(disparity), target, reduction="none")
     return global_mean((losses * known).sum(), known.sum())
@@ -224,6 +217,7 @@ def smooth_l1_loss(disparity: Tensor, target: Tensor, *, most: float) -> Tensor:
 # -- creating ----------------------------------------------------------------------------------------------------------
 
 
+@explain_errors("create_stereo")
 def create_stereo(
     *,
     width: int = 32,
@@ -249,11 +243,12 @@ def create_stereo(
       y, x) of the volume at an eighth of the resolution is one position, for contexts that do not use neighbours
     """
     config = {key: to_plain_json(value) for key, value in locals().items()}
+    options = check_mapping("create_stereo", "context_options", context_options)
     check_stereo_options("create_stereo", **config)
     net = StereoNet(config)
     if context is not None:
         example = tuple(torch.zeros(1, 3, *EXAMPLE_SIZE) for _ in range(2))
-        inserted = (context, {**(context_options or {}), "layout": "channels"})
+        inserted = (context, {**options, "layout": "channels"})
         insert_context(net, {PLACES[place]: inserted}, gate=gate, example=example)
     return net
 

@@ -13,10 +13,12 @@ from torch import nn
 from hamburger.checkpoints.weights_file import download_weights
 from hamburger.errors import InputError
 from hamburger.inference.find_weights import find_weights, shipped_file, suggest_weights
+from hamburger.registry import explain_errors
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
+@explain_errors("load")
 def load(name: str | os.PathLike[str], *, device: str | torch.device = "cpu", **hub_options: Any) -> nn.Module:
     """Return a trained network by name, of a run folder, a file or a Hugging Face repository, in evaluation mode.
 

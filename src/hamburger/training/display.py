@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
@@ -64,9 +64,8 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., 
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not shows_bars(console),
     )
-    with bar:
+    with bar if shows_bars(console) else nullcontext():  # elsewhere, stopping a bar prints an empty line
         yield partial(bar.update, bar.add_task(what, total=total))
 
 

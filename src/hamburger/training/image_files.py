@@ -63,6 +63,12 @@ def read_square(path: Path, size: int) -> Bytes:
         return np.array(np.asarray(pixels).transpose(2, 0, 1), order="C")
 
 
+def resized(height: int, width: int, side: int) -> tuple[int, int]:
+    """Height and width of an image whose longer side becomes `side`."""
+    longer = max(height, width)
+    return max(1, round(height * side / longer)), max(1, round(width * side / longer))
+
+
 def read_indices(path: Path) -> Bytes:
     """h w, the values of an index map: grey levels, or the indices of a palette. Colours raise."""
     with _opened(path) as image:

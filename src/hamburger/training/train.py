@@ -11,7 +11,7 @@ import torch
 import torch.distributed
 
 from hamburger import distributed
-from hamburger.errors import OptionError, TrainingError
+from hamburger.errors import OptionError, TrainingError, check_path
 from hamburger.training.accelerator import Accelerator, is_rank_zero
 from hamburger.training.metrics_log import Listener, Note, RunStarted
 from hamburger.training.recipe import SupervisedTraining, Training
@@ -55,6 +55,8 @@ def train(
         if resume and (values := folder.result()) is not None:
             listen(Note(f"the run in {folder.path} is finished: nothing is left to do"))
             return Result(folder.path, values)
+        if data is not None:
+            check_path("train", "data", data)
         root = None if data is None else Path(data)
         new = is_rank_zero() and not resume  # reading millions of files takes minutes: once per run
         opened = task.open(recipe, root, check=new, note=lambda text: listen(Note(text)))
@@ -102,6 +104,7 @@ def _finish(task: Task[R], recipe: R, trainer: Trainer[R], parameters: int) -> R
 @contextmanager
 def open_folder(recipe: Training, run: Path | str, accelerator: Accelerator, *, resume: bool) -> Iterator[RunFolder]:
     """Lock the run folder while the block runs. Where the block fails, kill the processes that wait for this one."""
+    check_path("train", "run", run)
     folder = RunFolder(Path(run))
     try:
         if is_rank_zero():

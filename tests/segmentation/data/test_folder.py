@@ -33,6 +33,25 @@ def test_layouts_and_formats(tmp_path, layout, suffix):
         assert np.array_equal(image.numpy(), pixels.transpose(2, 0, 1))
 
 
+def test_large_images_are_shrunk_with_their_labels(tmp_path):
+    (tmp_path / "classes.txt").write_text("a\nb\n")
+    fake_datasets.write_list(tmp_path / "val.txt", ["large", "small"])
+    corner = np.zeros((60, 101), np.uint8)
+    corner[:27, :44] = 255
+    for name, pixels in (("large", corner), ("small", corner[:20, :32])):
+        for folder, image in (("images", np.repeat(pixels[..., None], 3, -1)), ("labels", pixels // 255)):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            Image.fromarray(image).save(tmp_path / folder / f"{name}.png")
+    data = create_dataset("folder", "val", tmp_path, side=32)
+    image, label = data[0]
+    assert image.shape == (3, 19, 32) and label.shape == (19, 32)
+    bright = (image[0] > 127).to(label.dtype)
+    assert (bright != label).float().mean() < 0.01 and 0.15 < label.float().mean() < 0.25
+    assert data[1].image.shape == (3, 20, 32)  # small enough already
+    with pytest.raises(OptionError, match="side must be"):
+        create_dataset("folder", "val", tmp_path, side=8)
+
+
 def test_rgb_labels(tmp_path):
     fake_datasets.folder(tmp_path, ids=2, classes="sky 0 0 255\nroad 128 64 128\ntree 0 128 0\n")
     raw = np.array(Image.open(tmp_path / "labels" / "img0.png"))

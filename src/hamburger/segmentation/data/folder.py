@@ -2,7 +2,7 @@
 
     classes.txt                            one class per line, in the order of the label values: `road`, or with a
                                            colour `road 128 64 128`; lines that begin with # are skipped
-    images/<id>.jpg|png|webp               labels/<id>.png                with train.txt, val.txt: lists of ids
+    images/<id>.jpg|png|...                labels/<id>.png                with train.txt, val.txt: lists of ids
     images/<split>/...                     labels/<split>/...             or one folder per split
     <split>/images/...                     <split>/labels/...             or the splits on top
 
@@ -17,11 +17,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
+import torch.nn.functional as F
 
-from hamburger.errors import DataError, OptionError, check_flag, shorten
+from hamburger.checkpoints.weights_file import MAX_SIDE, MIN_SIDE
+from hamburger.errors import DataError, OptionError, check_count, check_flag, shorten
 from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs
-from hamburger.training.datasets import IGNORE, MOST_CLASSES, OUTSIDE, check_root
-from hamburger.training.image_files import Bytes, Colour, read_colours, read_indices, read_mode, voc_palette
+from hamburger.training.datasets import IGNORE, MOST_CLASSES, OUTSIDE, Sample, check_root
+from hamburger.training.image_files import Bytes, Colour, read_colours, read_indices, read_mode, resized, voc_palette
 from hamburger.training.safe_files import read_lines
 
 PACKED = np.array((1 << 16, 1 << 8, 1))  # colours @ PACKED: one number for each colour
@@ -36,6 +39,7 @@ class LabelFolder(ImageLabelSet):
     - `remap`: from values in index maps to class numbers (255: unlabelled), for files whose values are not 0 ... k - 1;
       values without an entry are errors
     - `ignore_colour`: red, green, blue of unlabelled pixels in RGB labels
+    - `side`: images whose longer side is longer are shrunk to it when they are read, as `Predictor` does it
     """
 
     def __init__(
@@ -48,7 +52,11 @@ class LabelFolder(ImageLabelSet):
         ignore: int | Sequence[int] = (),
         remap: Mapping[int | str, int] | None = None,
         ignore_colour: Sequence[int] | None = None,
+        side: int | None = None,
     ) -> None:
+        if side is not None:
+            check_count("folder", "side", side, least=MIN_SIDE, most=MAX_SIDE)
+        self.side = side
         root = check_root("folder", Path(root), LAYOUTS)
         colours = read_classes(root / "classes.txt")
         default = voc_palette(len(colours))
@@ -74,6 +82,18 @@ class LabelFolder(ImageLabelSet):
                     f"class out, list the others in classes="
                 )
             self.table[value] = IGNORE
+
+    def read(self, index: int) -> Sample:
+        sample = super().read(index)
+        height, width = sample.label.shape
+        if self.side is None or max(height, width) <= self.side:
+            return sample
+        size = resized(height, width, self.side)
+        rows, columns = (  # the label in the middle of each new pixel
+            ((torch.arange(new) + 0.5) * (old / new)).long() for new, old in zip(size, (height, width), strict=True)
+        )
+        image = F.interpolate(sample.image[None], size=size, mode="bilinear", antialias=True)[0]
+        return Sample(image, sample.label[rows][:, columns].contiguous())
 
     def read_raw(self, path: Path) -> Bytes:
         if read_mode(path) not in ("RGB", "RGBA"):
