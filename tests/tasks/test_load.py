@@ -92,7 +92,7 @@ def test_a_predictor_takes_its_classes_from_the_loaded_network(segmenter_file):
     predictor = hb.Predictor(hb.load(segmenter_file), device="cpu")
     assert predictor.info.classes == INFO.classes
     assert predictor(torch.zeros(3, 20, 30, dtype=torch.uint8)).shape == (20, 30)
-    with pytest.raises(hb.InputError, match="this network has no info; pass the Info"):
+    with pytest.raises(hb.InputError, match=r"info must say the classes, mean and std of the network, got None; pass"):
         hb.Predictor(NETWORKS["segmentation"](), device="cpu")
 
 

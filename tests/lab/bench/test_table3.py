@@ -236,7 +236,7 @@ def test_block_alternates_inputs_and_drops_gradients(monkeypatch):
 def test_module_that_cannot_be_built_gets_an_empty_row():
     plan = table3.Table3Plan(modules=("lightham", "nmf"), sizes=(64,), channels=48, repeats=1, seconds=0)
     refused, run = table3.measure(plan)
-    assert refused.note.startswith("refused: LightHam: 32 groups do not divide channels=48")
+    assert refused.note.startswith("refused: create_context: LightHam: 32 groups do not divide channels=48")
     assert refused.params is refused.macs is refused.infer_ms is refused.memory_format is None
     assert run.infer_ms > 0 and run.note == ""
 
