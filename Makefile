@@ -13,7 +13,7 @@ PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist workste
 INTERPRETED = TRITON_INTERPRET=1 $(PYTEST) # a session of its own: Triton reads the variable when it is imported
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock lint test test-kernels test-all test-app soak fuzz check demo bench pages docs clean
+.PHONY: help setup lock lint test test-kernels test-all test-app soak fuzz check demo bench pages docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,7 @@ endif
 
 lock: setup ## choose the newest versions within the ranges of pyproject.toml, write requirements/lock.txt
 	$(BIN)/python -m pip install --quiet uv
-	printf 'hatchling\neditables\n' | $(BIN)/uv pip compile pyproject.toml - --extra dev --upgrade --quiet \
+	echo editables | $(BIN)/uv pip compile pyproject.toml - --extra dev --upgrade --quiet \
 		--python-version 3.11 --python-platform x86_64-unknown-linux-gnu --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --no-annotate --no-header --no-emit-package hamburger \
 		--output-file requirements/lock.txt
@@ -80,5 +80,11 @@ docs: setup ## build the documentation site into build/site; a broken link fails
 	$(BIN)/python -m pip install --quiet -r requirements/docs.txt
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-clean: ## remove .venv, runs and caches
-	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache
+dist: setup ## build wheels and source archives of both packages into dist/, and check them
+	$(BIN)/python -m pip install --quiet twine
+	cd lab && ../$(BIN)/python -m hatchling build -d ../dist
+	$(BIN)/python -m hatchling build -d dist
+	$(BIN)/twine check --strict dist/*
+
+clean: ## remove .venv, runs, dist, build and caches
+	rm -rf $(VENV) runs dist build .pytest_cache .mypy_cache .ruff_cache

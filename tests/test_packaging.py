@@ -1,11 +1,17 @@
-"""The version files in requirements/ agree with the ranges of pyproject.toml."""
+"""The version files agree with pyproject.toml; the wheels hold their packages, and work with torch alone."""
 
 from __future__ import annotations
 
+import email
 import re
+import subprocess
+import sys
 import tomllib
-from pathlib import Path
+import zipfile
+from pathlib import Path, PurePosixPath
 
+import pytest
+from hatchling.builders.wheel import WheelBuilder
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -41,3 +47,69 @@ def test_the_lock_satisfies_the_ranges_and_has_a_hash_for_every_package():
     lines = [line for line in lock.splitlines() if not line.startswith("    --hash=sha256:")]
     assert len(lines) == len(versions) and all(line.endswith(" \\") for line in lines)
     assert not re.search(r"https?:|file:|/|@", lock)
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    def build_wheel(root):
+        folder = tmp_path_factory.mktemp("wheel")
+        return next(WheelBuilder(str(root)).build(directory=str(folder), versions=["standard"]))
+
+    return build_wheel
+
+
+@pytest.mark.parametrize(("root", "package"), [(ROOT, "hamburger"), (ROOT / "lab", "hamburger_lab")])
+def test_a_wheel_holds_one_package_its_data_and_the_license(build, root, package):
+    path = Path(build(root))
+    with zipfile.ZipFile(path) as wheel:
+        names = {PurePosixPath(name) for name in wheel.namelist()}
+        metadata = email.message_from_bytes(wheel.read(f"{package}-0.2.0.dist-info/METADATA"))
+    assert path.stat().st_size < 12e6
+    source = (root / "src" if package == "hamburger" else root) / package
+    files = {path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {name for name in names if name.parts[0] == package} == {
+        PurePosixPath(package, path.relative_to(source).as_posix()) for path in files
+    }
+    assert {name.parts[0] for name in names} == {package, f"{package}-0.2.0.dist-info"}
+    assert PurePosixPath(f"{package}-0.2.0.dist-info/licenses/LICENSE") in names
+    required = [Requirement(line) for line in metadata.get_all("Requires-Dist")]
+    unconditional = {each.name for each in required if each.marker is None}
+    assert unconditional == ({"torch"} if package == "hamburger" else {"hamburger", "scikit-learn"})
+    assert metadata["Description-Content-Type"] == "text/markdown"
+
+
+# What `pip install hamburger` does not install cannot be imported
+TORCH_ALONE = """
+import sys
+
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name in {packages}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hide())
+sys.path.insert(0, {wheel!r})
+import torch
+import hamburger as hb
+
+assert hb.__file__.startswith({wheel!r})
+layer = hb.Hamburger(16, rank=4)
+layer(torch.rand(2, 16, 4, 4)).sum().backward()
+hb.decompose(torch.rand(1, 8, 20), "cd", rank=2)
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 1), torch.nn.Conv2d(16, 2, 1))
+hb.insert_context(net, {{"0": "vq"}}, example=torch.rand(1, 3, 8, 8))
+for name in hb.list_contexts():
+    hb.create_context(name, channels=64)
+try:
+    hb.load
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_the_wheel_works_with_torch_alone(build):
+    packages = {"numpy", "PIL", "scipy", "torchvision", "timm", "typer", "rich", "matplotlib", "safetensors"}
+    script = TORCH_ALONE.format(packages=packages, wheel=build(ROOT))  # Python imports from zip files
+    ended = subprocess.run([sys.executable, "-I", "-c", script], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "hamburger.load needs numpy; run pip install '.[train]' in your clone of hamburger\n"
