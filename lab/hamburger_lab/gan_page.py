@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hamburger.devices import pick_device
 from hamburger.files import check_writable, read_json_object, write_atomically
 from hamburger.generation.model import Generator
 from hamburger.generation.recipe import GanRecipe
@@ -22,7 +23,6 @@ from hamburger.report import html
 from hamburger.report.gallery import atom_tiles
 from hamburger.report.html import Markup
 from hamburger.report.study import RunError, RunRecord, read_rows
-from hamburger.tensors import pick_device
 from hamburger.training.image_files import read_image
 from hamburger.training.recipe import build_recipe
 from hamburger.training.run_folder import read_result

@@ -28,6 +28,7 @@ from safetensors.torch import save_file
 
 from hamburger.checkpoints.read import read_checkpoint
 from hamburger.checkpoints.weights_file import write_weights
+from hamburger.devices import pick_device
 from hamburger.environment import describe_environment
 from hamburger.errors import HamburgerError, TrainingError
 from hamburger.files import write_atomically, write_json_lines
@@ -35,7 +36,6 @@ from hamburger.inference.find_weights import SHIPPED
 from hamburger.segmentation.data.base import read_ids
 from hamburger.segmentation.evaluate import SegmentationScores
 from hamburger.segmentation.recipe import SegmentationRecipe, segmentation_recipes
-from hamburger.tensors import pick_device
 from hamburger.training.metrics_log import ValidationProgress
 from hamburger.training.recipe import apply
 from hamburger.training.train import train

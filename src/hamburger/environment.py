@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from hamburger.devices import call_backend
+
 
 def describe_environment(device: str) -> dict[str, Any]:
     """Return the fields of a result row that say where and with what it was measured; `device` is cpu or cuda."""
@@ -25,7 +27,7 @@ def describe_environment(device: str) -> dict[str, Any]:
 
 
 def hardware_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else cpu_name()
+    return call_backend(torch.device(device), "get_device_name") or cpu_name()
 
 
 def cpu_name() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.errors import InputError, NotFiniteError, OptionError, ShapeError
+from hamburger.errors import InputError, NotFiniteError, ShapeError
 
 HALF = (torch.float16, torch.bfloat16)
 HALF_MAX = torch.finfo(torch.float16).max
@@ -178,16 +178,3 @@ def is_recomputing() -> bool:
         return False
     find_backward_pass = getattr(torch._C, "_current_graph_task_id", None)
     return find_backward_pass is not None and find_backward_pass() != -1
-
-
-def pick_device(name: str = "auto") -> torch.device:
-    """Return the named device; `auto` is the GPU if there is one, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0]
-        raise OptionError(f"device: {name!r} is not available ({why}); use auto, cpu or cuda") from None
-    return device

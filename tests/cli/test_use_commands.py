@@ -116,7 +116,7 @@ def test_an_existing_image_is_not_overwritten(run_folder, photos, tmp_path):
     [
         (["--scales", "1,big"], "comma-separated numbers"),
         (["--window", "1"], "at least 16"),
-        (["--device", "gpu"], "auto, cpu or cuda"),
+        (["--device", "gpu"], "; use auto"),
     ],
     ids=str,
 )

@@ -251,7 +251,7 @@ def test_accumulation_updates_running_statistics_once_per_update(tmp_path, monke
 
 
 def test_a_cuda_graph_needs_a_gpu(tmp_path):
-    with pytest.raises(OptionError, match=r"graph needs a CUDA device, got a CPU; --set graph=false"):
+    with pytest.raises(OptionError, match=r"graph needs a CUDA device, got cpu; --set graph=false"):
         train_small(tmp_path / "run", "graph=true")
     assert not (tmp_path / "run").exists()
 

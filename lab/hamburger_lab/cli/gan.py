@@ -41,11 +41,11 @@ def fid(
     """Print Frechet distance, kernel distance, precision and recall, labelled with their feature extractor."""
     from hamburger.classification.data.base import load_images, open_source
     from hamburger.cli.output import print_note
+    from hamburger.devices import pick_device
     from hamburger.environment import describe_environment
     from hamburger.errors import CheckpointError, shorten
     from hamburger.files import check_writable, encode_json, write_atomically
     from hamburger.generation.weights import open_generator
-    from hamburger.tensors import pick_device
     from hamburger.training.recipe import check_data_options
     from hamburger_lab.gan_grid import image_progress, warnings_as_notes
     from hamburger_lab.gan_metrics.evaluate import MeasureSettings, measure_generator, measure_real
@@ -119,8 +119,8 @@ def grid(
     from rich.console import Console
 
     from hamburger.cli.output import parse_ints, parse_names
+    from hamburger.devices import pick_device
     from hamburger.tasks.sweep import cells
-    from hamburger.tensors import pick_device
     from hamburger_lab.gan_grid import GanCell, gan_variants, open_extractor, run_measured_grid
     from hamburger_lab.gan_metrics.evaluate import MeasureSettings
 

@@ -21,7 +21,7 @@ def explore(
     """Explore labels, atoms and spectra of a photo in the browser."""
     from hamburger.app.explain import Model
     from hamburger.app.page import serve
-    from hamburger.tensors import pick_device
+    from hamburger.devices import pick_device
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # uploads are deleted then, too
     models = [Model.open(name, pick_device(device)) for name in (weights, compare) if name is not None]

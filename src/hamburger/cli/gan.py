@@ -66,11 +66,11 @@ def sample(
 ) -> None:
     """Write images of a trained generator: single images, a grid, a row per class, interpolations."""
     from hamburger.cli.output import parse_names, print_note, progress_bar
+    from hamburger.devices import pick_device
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
     from hamburger.generation.predict import SUMMARY, SampleRequest, count_images, select_row_classes, write_samples
     from hamburger.generation.weights import open_generator
-    from hamburger.tensors import pick_device
 
     request = SampleRequest(count, rows, interpolations, stops, parse_names(classes), truncation, seed, batch)
     on = pick_device(device)

@@ -15,7 +15,7 @@ from hamburger.training.display import progress_bar as progress_bar
 
 WEIGHTS_HELP = "a run folder, a .safetensors file, or a name of `ham list weights`"
 WeightsPath = Annotated[Path, typer.Argument(metavar="WEIGHTS", help=WEIGHTS_HELP)]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+Device = Annotated[str, typer.Option(help="auto, cpu, or the kind of GPU: cuda, mps, xpu")]
 Flip = Annotated[bool, typer.Option("--flip", help="average with the mirrored image")]
 Window = Annotated[int | None, typer.Option(help="side of a sliding window in pixels; default: none")]
 Seeds = Annotated[str, typer.Option(help="comma-separated")]

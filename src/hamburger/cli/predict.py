@@ -46,6 +46,7 @@ def predict(
     """Predict labels, classes or objects of images, or disparities of LEFT RIGHT pairs."""
     from rich.console import Console
 
+    from hamburger.devices import pick_device
     from hamburger.errors import DataError, OptionError, printable
     from hamburger.inference import predict_files
     from hamburger.inference.find_weights import find_weights, write_last_weights
@@ -53,7 +54,6 @@ def predict(
     from hamburger.segmentation.data.base import read_ids
     from hamburger.stereo.predict import find_pairs
     from hamburger.tasks import task_of_weights
-    from hamburger.tensors import pick_device
     from hamburger.training.datasets import join_names
 
     on = pick_device(device)

@@ -96,7 +96,7 @@ def describe_image(index: int, scene: Scene, detections: dict[str, Tensor]) -> S
 
 
 def _entries(boxes: Tensor, masks: Tensor, **columns: Tensor) -> list[Entry]:
-    columns["bbox"] = box_convert(boxes.double(), "xyxy", "xywh")
+    columns["bbox"] = box_convert(boxes.cpu().double(), "xyxy", "xywh")
     rows = zip(*(column.tolist() for column in columns.values()), encode_masks(masks), strict=True)
     return [dict(zip((*columns, "segmentation"), row, strict=True)) for row in rows]
 

@@ -33,8 +33,10 @@ def train_gan(
     """Train `recipe` into the folder `run`, or resume it; arguments as in `hamburger.training.train.train`."""
     hardware = Accelerator(accelerator, devices=devices, precision=recipe.precision)
     check_gan_recipe(recipe, processes=hardware.processes)
-    if recipe.graph and not hardware.on_gpu:
-        raise OptionError(f"recipe '{recipe.name}': graph needs a CUDA device, got a CPU; --set graph=false")
+    if recipe.graph and hardware.device.type != "cuda":
+        raise OptionError(
+            f"recipe '{recipe.name}': graph needs a CUDA device, got {hardware.device.type}; --set graph=false"
+        )
     listen: Listener = on_event if is_rank_zero() else lambda event: None
     with open_folder(recipe, run, hardware, resume=resume) as folder:
         if resume and (values := folder.result()) is not None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hamburger import distributed
 from hamburger.classification.data.batches import ImageBatch, ImageBatches
+from hamburger.devices import synchronize
 from hamburger.errors import TrainingError
 from hamburger.generation.gan_steps import (
     BatchNormAccumulator,
@@ -96,8 +97,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         self.log_if_due()
         sampled, saved = self._due(self.recipe.sample_every), self._due(self.recipe.checkpoint_every)
         if sampled or saved:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)  # otherwise the clock counts the steps' work as the sampling's
+            synchronize(self.device)  # otherwise the clock counts the steps' work as the sampling's
             self.end_interval()
             if sampled:
                 self.write_sample_grid()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from hamburger.devices import keep_random_state
 from hamburger.errors import HamburgerError, InputError, ShapeError
 
 # image sizes to try; the first is small: an attention matrix over all pairs of positions takes 10 GB at 224 x 224
@@ -177,14 +178,14 @@ def preserve_state(model: nn.Module, *, training: bool = False) -> Iterator[None
     flags = [(module, module.training) for module in model.modules()]
     attributes = [(module, _copy_attributes(module)) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    devices = {tensor.device for tensor in model.parameters() if tensor.is_cuda}
+    devices = {tensor.device for tensor in model.parameters()}
     python_state = random.getstate()
     numpy: Any = sys.modules.get("numpy.random")  # only if imported: nothing here needs it
     numpy_state = None if numpy is None else numpy.get_state(legacy=False)
     try:
         for module, _ in flags:  # not by eval(): some networks override it, for example to fold weights
             module.training = training
-        with torch.random.fork_rng(list(devices)), torch.no_grad():
+        with keep_random_state(devices), torch.no_grad():
             yield
     finally:
         random.setstate(python_state)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hamburger.devices import to_double
 from hamburger.errors import InputError, OptionError, ShapeError, UnknownNameError, did_you_mean
 from hamburger.tensors import check_tensor, list_tensors
 
@@ -137,7 +138,7 @@ def cumulative_energy(x: Tensor) -> Tensor:
     """
     if x.dim() < 3 or 0 in x.shape:
         raise ShapeError(f"spectrum: needs a non-empty map (b, c, *spatial) (got {tuple(x.shape)})")
-    rows = x.detach().flatten(2).double()
+    rows = to_double(x.detach().flatten(2))
     gram = rows @ rows.mT if rows.shape[1] <= rows.shape[2] else rows.mT @ rows
     # eigenvalues of the Gram matrix are the squared singular values, many times faster than an SVD on a GPU
     energy = torch.linalg.eigvalsh(gram).flip(1).clamp_min(0).cumsum(1)
@@ -178,7 +179,7 @@ def feature_maps(model: nn.Module, images: Tensor, layer: str, *, channels: int 
     """
     activations = record_activations("feature_maps", model, images, [layer])[layer]
     maps = [channels_second("feature_maps", each, channels) for each in activations]
-    return FeatureMaps(*maps, *(each.double().flatten(2).square().sum(2) for each in maps))
+    return FeatureMaps(*maps, *(to_double(each).flatten(2).square().sum(2) for each in maps))
 
 
 def strongest(maps: Tensor, energies: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from hamburger.devices import to_double
 from hamburger.errors import InputError, OptionError, ShapeError, check_count
 from hamburger.hams.base import Factors, Ham
 from hamburger.hams.decompose import Decomposition, solve_ham
@@ -294,7 +295,7 @@ def _pull_back(
 def _prepare(call: str, model: nn.Module, images: Tensor, layer: str | None) -> tuple[HamLayer, Tensor, Tensor]:
     """The ham, its input in float64, and its first bases.   ->   x: (b s) d n   bases: (b s) d r"""
     name, ham_layer = find_ham(call, model, layer)
-    x, bases = prepare_solve(ham_layer, record_activations(call, model, images, [name])[name].before.double())
+    x, bases = prepare_solve(ham_layer, to_double(record_activations(call, model, images, [name])[name].before))
     return ham_layer, x, bases.to(x).expand(len(x), -1, -1)
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
+from hamburger.devices import pick_device
 from hamburger.errors import NotFiniteError
 from hamburger.inspect.activations import rank_for, spectrum
 from hamburger.inspect.solves import code_maps, list_ham_layers
@@ -19,7 +20,6 @@ from hamburger.registry import options_of
 from hamburger.report import html
 from hamburger.report.html import CellText, Markup
 from hamburger.report.study import RunGroup, RunRecord, Study
-from hamburger.tensors import pick_device
 from hamburger.training.recipe import check_data_options
 from hamburger.training.visualizer import Visualizer
 

@@ -205,5 +205,5 @@ def colourise(values: Tensor, *, signed: bool) -> Tensor:
 
     largest = values.abs().max().clamp_min(1e-12)
     level = values / largest / 2 + 0.5 if signed else values / largest
-    colours = colormaps["PuOr_r" if signed else "cividis"](level.double().cpu().numpy())[..., :3]
+    colours = colormaps["PuOr_r" if signed else "cividis"](level.cpu().double().numpy())[..., :3]
     return torch.from_numpy(colours).movedim(2, 0).float()

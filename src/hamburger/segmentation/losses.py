@@ -23,9 +23,9 @@ def resize_logits(logits: Tensor, size: tuple[int, int]) -> Tensor:
     wide = widen(logits)
     if tuple(wide.shape[-2:]) == tuple(size):
         return wide
-    if wide.is_cuda and torch.is_grad_enabled():
-        # torch's CUDA gradient of this resize is slow and not deterministic; two matrix products give the same values
-        # with a fast, deterministic gradient
+    if wide.device.type != "cpu" and torch.is_grad_enabled():
+        # on GPUs torch's gradient of this resize is slow and not deterministic; two matrix products give the same
+        # values with a fast, deterministic gradient
         with full_precision(wide.device.type):
             return resize_from_grid(wide, size)
     return F.interpolate(wide, size=size, mode="bilinear", align_corners=True)

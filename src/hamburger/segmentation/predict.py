@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import MAX_SIDE, MIN_SIDE, Info
+from hamburger.devices import pick_device
 from hamburger.errors import InputError, check_count, shorten
 from hamburger.inference.find_weights import find_weights
 from hamburger.inference.predict_files import FilePrediction, FilePredictor, check_prediction, read_image
 from hamburger.registry import explain_errors
 from hamburger.segmentation.evaluate import predict_scores
 from hamburger.segmentation.model import load_weights
-from hamburger.tensors import pick_device
 from hamburger.training.datasets import IGNORE, Sample
 from hamburger.training.image_files import Colour, encode_label_png, full_palette, normalise, resized
 from hamburger.training.supervised import EvaluationProtocol

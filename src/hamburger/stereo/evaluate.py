@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hamburger import distributed
+from hamburger.devices import to_double
 from hamburger.errors import InputError, ShapeError
 from hamburger.stereo.data import UNKNOWN, StereoSet
 from hamburger.training.image_files import MEAN, STD, normalise
@@ -62,7 +63,8 @@ def evaluate_stereo(
             left, right = (normalise(image.to(device), mean, std)[None] for image in (sample.left, sample.right))
             truth, seen = sample.disparity.to(device), None if sample.seen is None else sample.seen.to(device)
             sums[index] = measure_pair(net(left, right)[0], truth, seen, max_disparity).cpu()
-    sums = distributed.sum_over_ranks(sums.to(device)).cpu()  # every pair was measured by one process
+    if distributed.world_size() > 1:  # every pair was measured by one process
+        sums = distributed.sum_over_ranks(sums.to(device)).cpu()
     return summarise_errors(sums, pairs, max_disparity)
 
 
@@ -74,6 +76,8 @@ def measure_pair(prediction: Tensor, truth: Tensor, seen: Tensor | None, max_dis
     """
     if not torch.isfinite(truth).all():
         raise InputError("evaluate_stereo: true disparities must be finite; write 0 where they are unknown")
+    prediction = to_double(prediction)
+    truth, seen = truth.to(prediction), None if seen is None else seen.to(prediction.device)
     known = truth > UNKNOWN
     both = known & seen if seen is not None else torch.zeros_like(known)
     counts = [(truth >= max_disparity).sum().double(), truth.new_tensor(seen is not None, dtype=torch.float64)]

@@ -121,7 +121,7 @@ def train(
     overrides: Mapping[str, Any] | None = None,
     data: Path | str | None = None,
     devices: int = 1,
-    accelerator: Literal["auto", "cpu", "cuda"] = "auto",
+    accelerator: Literal["auto", "cpu", "cuda", "mps", "xpu"] = "auto",
     resume: bool = False,
     light: bool = False,
     profile: bool = False,
@@ -135,7 +135,7 @@ def train(
     - `recipe`: a name of `ham list recipes`, the path of a `recipe.json`, or a recipe
     - `overrides`: new values of fields by their dotted names, as `ham train --set` takes them
     - `data`: the data folder; embedded data sets need none
-    - `devices`, `accelerator`: processes on this machine, and "auto", "cpu" or "cuda"
+    - `devices`, `accelerator`: processes on this machine, and "auto", "cpu" or the kind of GPU: "cuda", "mps", "xpu"
     - `resume`: continue from the last checkpoint in `run`; of a finished run only the result is read
     - `light`: delete the checkpoint when the run finishes
     - `profile`: write where the time of some early steps goes, to `profile.txt`

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 
 from hamburger.checkpoints.weights_file import Info
+from hamburger.devices import pick_device
 from hamburger.environment import describe_environment
 from hamburger.errors import CheckpointError, NotFiniteError, OptionError
 from hamburger.inference.predict_files import check_outputs
 from hamburger.tasks import task_of_weights
-from hamburger.tensors import pick_device
 from hamburger.training.recipe import check_data_options
 from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol
 from hamburger.training.task import Task

@@ -24,8 +24,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from hamburger import distributed
+from hamburger.devices import call_backend, find_gpu
 from hamburger.errors import OptionError, check_choice, check_count
-from hamburger.tensors import map_tensors, pick_device
+from hamburger.tensors import map_tensors
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}  # by the recipe's precision
 RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}  # environment of a started process
@@ -35,10 +36,10 @@ class Accelerator:
     """One of the processes of a run. Building it checks the options; `launch` starts the others."""
 
     def __init__(self, accelerator: str = "auto", *, devices: int = 1, precision: str = "32") -> None:
-        check_choice("train", "accelerator", accelerator, ("auto", "cpu", "cuda"))
+        gpu = find_gpu()
+        check_choice("train", "accelerator", accelerator, ("auto", "cpu") if gpu is None else ("auto", "cpu", gpu.type))
         check_count("train", "devices", devices, least=1)
-        if accelerator == "auto":
-            accelerator = pick_device().type
+        kind = torch.device("cpu") if gpu is None or accelerator == "cpu" else gpu
         self.launched = os.environ.keys() >= RANK_VARIABLES
         if self.launched:
             started = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -48,40 +49,40 @@ class Accelerator:
                     f"out under torchrun"
                 )
             devices = started
-        if accelerator == "cuda" and devices > torch.cuda.device_count():
+        if kind.type != "cpu" and devices > (count := torch.accelerator.device_count()):
             raise OptionError(
-                f"train: --devices {devices} is more than this machine has ({torch.cuda.device_count()} CUDA devices); "
-                f"take fewer --devices, or --accelerator cpu"
+                f"train: --devices {devices} is more than this machine has ({count} of kind {kind.type}); take fewer "
+                f"--devices, or --accelerator cpu"
             )
-        if precision == "fp16" and accelerator == "cpu":
+        if precision == "fp16" and kind.type == "cpu":
             raise OptionError("train: precision fp16 needs a GPU; on a CPU --set precision=bf16 or 32")
         self.devices = devices  # processes on this machine
         self.processes = int(os.environ["WORLD_SIZE"]) if self.launched else devices
         self.local_rank = int(os.environ["LOCAL_RANK"]) if self.launched else 0
-        self.device = torch.device("cuda", self.local_rank) if accelerator == "cuda" else torch.device("cpu")
+        self.device = kind if kind.type == "cpu" else torch.device(kind.type, self.local_rank)
         self.dtype = AUTOCAST.get(precision)  # of autocast; None: no autocast
-        self.scaler = torch.amp.GradScaler(accelerator, enabled=precision == "fp16")  # of the loss
+        self.scaler = torch.amp.GradScaler(kind.type, enabled=precision == "fp16")  # of the loss
         self.started: list[subprocess.Popen[bytes]] = []  # the processes that this one has started
 
     @property
     def on_gpu(self) -> bool:
-        return self.device.type == "cuda"
+        return self.device.type != "cpu"
 
     # -- processes -----------------------------------------------------------------------------------------------
 
     def launch(self, *, fixed_batch_size: bool = True) -> None:
         """Join the process group; first start the other processes, unless `torchrun` has."""
         if self.on_gpu:
-            torch.cuda.set_device(self.device)
-            torch.cuda.reset_peak_memory_stats(self.device)
+            call_backend(self.device, "set_device", self.device)
+            call_backend(self.device, "reset_peak_memory_stats", self.device)
             torch.backends.cudnn.benchmark = fixed_batch_size  # choosing algorithms by trial pays if sizes repeat
         if self.processes == 1:
             return
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // self.devices))
         group: dict[str, Any] = {} if self.launched else self._start_processes()
-        backend, device = ("nccl", self.device) if self.on_gpu else ("gloo", None)
-        dist.init_process_group(backend, device_id=device, **group)
+        backend = dist.get_default_backend_for_device(self.device)  # such as NCCL, or gloo on CPUs
+        dist.init_process_group(backend, device_id=self.device if self.on_gpu else None, **group)
 
     def _start_processes(self) -> dict[str, Any]:
         """Start the calling script again for every further rank, as `torchrun` would; return the rendezvous options."""
@@ -140,7 +141,8 @@ class Accelerator:
         if distributed.world_size() > 1:
             original: Any = getattr(net, "_orig_mod", net)
             ids = [self.local_rank] if self.on_gpu else None
-            with torch.cuda.stream(torch.cuda.Stream()) if self.on_gpu else nullcontext():  # for CUDA graphs
+            stream = call_backend(self.device, "Stream")
+            with call_backend(self.device, "stream", stream) or nullcontext():  # for CUDA graphs
                 wrapped = nn.parallel.DistributedDataParallel(original, device_ids=ids)
             if original is not net:
                 wrapped = torch.compile(wrapped)  # type: ignore[assignment]

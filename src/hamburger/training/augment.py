@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hamburger.devices import to_device
 from hamburger.errors import OptionError, check_count, check_flag, check_positive
 from hamburger.training.datasets import IGNORE, Sample
-from hamburger.training.image_files import MEAN, STD, normalise, to_device, upload
+from hamburger.training.image_files import MEAN, STD, normalise, upload
 from hamburger.training.loader import BatchLoader, KeyedRng, Part, Set
 
 

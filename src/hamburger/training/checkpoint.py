@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hamburger import distributed
+from hamburger import devices, distributed
 from hamburger.checkpoints.read import describe_damage, load_tensors
 from hamburger.errors import CheckpointError, shorten
 from hamburger.files import write_durably
@@ -90,8 +90,8 @@ class ScoredProgress(Progress):
 def random_states(device: torch.device) -> list[dict[str, Any]]:
     """The random states of all processes, in order of rank; all must call this together."""
     state: dict[str, Any] = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
+    if (on_device := devices.get_random_state(device)) is not None:
+        state[device.type] = on_device
     return distributed.gather_objects(state)
 
 
@@ -102,5 +102,5 @@ def set_random_state(states: list[dict[str, Any]], device: torch.device) -> None
     """
     state = states[distributed.rank()] if len(states) == distributed.world_size() else states[0]
     torch.set_rng_state(state["cpu"])
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
+    if device.type != "cpu" and device.type in state:
+        devices.set_random_state(device, state[device.type])

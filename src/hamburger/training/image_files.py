@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from hamburger.devices import to_device
 from hamburger.errors import DataError, install_extra
 from hamburger.files import open_regular
 from hamburger.training.safe_files import MAX_PIXELS, check_pixels, describe
@@ -253,13 +254,6 @@ def normalise(image: Tensor, mean: Sequence[float] = MEAN, std: Sequence[float] 
 def upload(values: Sequence[object] | npt.NDArray[Any], device: torch.device) -> Tensor:
     """As `torch.tensor(values, device=device)`, but on a GPU without waiting for the work before it."""
     return to_device(torch.tensor(values), device)
-
-
-def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on the device; a copy to a GPU does not wait."""
-    if device.type == "cuda" and not tensor.is_cuda:
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)
 
 
 # -- label files and their colours -------------------------------------------------------------------------------------

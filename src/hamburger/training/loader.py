@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from hamburger import distributed
+from hamburger.devices import free_memory
 from hamburger.errors import DataError, OptionError, check_choice, check_count, check_seed
 from hamburger.training.recipe import RESIDENT, Training
 
@@ -131,8 +132,8 @@ def stays_resident(read: Callable[[int], Sample], n: int, resident: str, device:
     check_choice("Batches", "resident", resident, RESIDENT)
     if resident != "auto":
         return resident == "yes"
-    if device.type == "cuda":
-        return estimated_bytes(read, n) < GPU_SHARE * torch.cuda.mem_get_info(device)[0]
+    if (free := free_memory(device)) is not None:
+        return estimated_bytes(read, n) < GPU_SHARE * free
     return device.type == "cpu" and estimated_bytes(read, n) < CPU_BYTES / world
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hamburger import distributed
+from hamburger.devices import peak_memory
 from hamburger.training.task import Metric
 
 if TYPE_CHECKING:
@@ -194,8 +195,8 @@ class ThroughputClock:
 
     def peak_mb(self, device: torch.device) -> float:
         """Peak memory in MiB: of tensors on a GPU, of the process on a CPU, 0 if the system does not report it."""
-        if device.type == "cuda":
-            return max(self.peak, torch.cuda.max_memory_allocated(device) / 2**20)
+        if (on_device := peak_memory(device)) is not None:
+            return max(self.peak, on_device / 2**20)
         try:
             import resource
         except ImportError:  # Windows

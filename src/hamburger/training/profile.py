@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from hamburger.devices import synchronize
 from hamburger.files import write_atomically
 
 WARM_UP = 5  # steps that are not measured: kernels are compiled and chosen
@@ -28,14 +29,13 @@ class StepProfile:
         self.path, self.device, self.note = folder / "profile.txt", device, note
         self.seconds: dict[str, float] = {}
         self.step, self.last = 0, 0.0
-        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
-        self.tracer = profile(activities=activities)
+        kinds = {ProfilerActivity.CPU, getattr(ProfilerActivity, device.type.upper(), ProfilerActivity.CPU)}
+        self.tracer = profile(activities=kinds)
 
     def mark(self, phase: str) -> None:
         if self.step == STEPS:
             return
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        synchronize(self.device)
         now = time.perf_counter()
         if WARM_UP < self.step <= WARM_UP + TIMED:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self.last
@@ -51,7 +51,7 @@ class StepProfile:
     def _write(self) -> None:
         total = sum(self.seconds.values())
         lines = [f"{name:24}{1e3 * s / TIMED:12.3f}{100 * s / total:9.1f} %" for name, s in self.seconds.items()]
-        order = "self_cuda_time_total" if self.device.type == "cuda" else "self_cpu_time_total"
+        order = "self_cpu_time_total" if self.device.type == "cpu" else "self_device_time_total"
         table = self.tracer.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=60)
         text = "\n".join(
             [

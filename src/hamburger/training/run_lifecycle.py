@@ -17,7 +17,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from hamburger import distributed
+from hamburger import devices, distributed
 from hamburger.environment import hardware_name
 from hamburger.errors import CheckpointError, DataError, HamburgerError, Interrupted, TrainingError
 from hamburger.tensors import debugging, list_tensors
@@ -126,7 +126,7 @@ class Run(ABC, Generic[R, P]):
         except (DataError, OSError) as error:
             raise TrainingError(self._stopped(error)) from error
         except torch.OutOfMemoryError as error:
-            peak = torch.cuda.max_memory_allocated(self.device) / 2**20 if self.device.type == "cuda" else 0
+            peak = (devices.peak_memory(self.device) or 0) / 2**20
             raise TrainingError(
                 f"train: the device ran out of memory in step {self.progress.step + 1}, with {peak:,.0f} MiB in use; "
                 f"--set accumulate={2 * self.recipe.accumulate}, a smaller batch or another context; "
@@ -182,7 +182,7 @@ class Run(ABC, Generic[R, P]):
 
     def log(self) -> None:
         """Write the mean terms since the last line to metrics.jsonl, and the speed to timings.jsonl."""
-        values = self.record.global_values().double().mean(0).tolist()
+        values = self.record.global_values().cpu().double().mean(0).tolist()
         terms = dict(zip(self.record.names, values, strict=True))
         self.record.clear()
         step = self.progress.step
@@ -346,8 +346,7 @@ class Run(ABC, Generic[R, P]):
         """Save a checkpoint and raise Interrupted."""
         if self.progress.step != self.saved or self.progress.step == 0:
             self.light = False  # this run will be resumed
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+            devices.synchronize(self.device)
             self.end_interval()
             self.save()
         raise Interrupted(f"stopped at step {self.progress.step} of {self.recipe.steps}; {self._how_to_resume()}")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hamburger import distributed
+from hamburger.devices import keep_random_state
 from hamburger.layers.norm import convert_sync
 from hamburger.training.checkpoint import ScoredProgress
 from hamburger.training.metrics_log import Listener, ScoresEvaluated, ValidationProgress
@@ -137,7 +138,7 @@ class Trainer(Run[S, ScoredProgress]):
     def evaluate(self) -> None:
         """Score the current weights on the validation split, in float32."""
         self.check_weights()  # a network of NaN still predicts, and might even be the best so far
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+        with keep_random_state([self.device]):
             scores = self.task.evaluate(
                 self.net,
                 self.data.val,

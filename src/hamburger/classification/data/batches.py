@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hamburger.classification.data.base import ImageSet
+from hamburger.devices import PINNED, free_memory
 from hamburger.errors import OptionError
 from hamburger.training.image_files import upload
 from hamburger.training.loader import Integers, prefetch, samples_of, view_rng
@@ -86,8 +87,8 @@ class ImageBatches:
 
     def _fits(self, world: int) -> bool:
         size = self.set.images.size
-        if self.device.type == "cuda":
-            return bool(size < GPU_SHARE * torch.cuda.mem_get_info(self.device)[0])
+        if (free := free_memory(self.device)) is not None:
+            return bool(size < GPU_SHARE * free)
         return size < CPU_BYTES / world
 
     def run(self, start: int, stop: int) -> Iterator[list[ImageBatch]]:
@@ -115,7 +116,7 @@ class ImageBatches:
         pixels = np.empty((len(indices), *self.set.images.shape[1:]), np.uint8)
         pixels[order] = self.set.images[indices[order]]
         batch = torch.from_numpy(pixels)
-        return batch.pin_memory() if self.device.type == "cuda" else batch
+        return batch.pin_memory() if self.device.type in PINNED else batch
 
     def _micro_batch(self, number: int, first: int, pixels: Tensor) -> ImageBatch:
         chosen = slice(first, first + self.share)
