@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from foreign_burgers import C, D, build, hamnet, lightham, run_hamnet, run_lightham
+from foreign_burgers import RANK, C, D, build, hamnet, lightham, paddleseg, run_hamnet, run_lightham
 from torch import Tensor
 
 import hamburger as hb
-from hamburger.checkpoints import load_hamburger
+from hamburger.checkpoints import infer_options, load_hamburger
 
 
 @pytest.fixture
@@ -45,6 +45,28 @@ def test_lightham_weights_give_the_authors_values(norm: str, ours: str, source: 
     report = load_hamburger(layer, {"state_dict": model, "meta": {"epoch": 1}}, source)
     torch.testing.assert_close(layer(x), run_lightham(model, x, bases_of(layer)), rtol=1e-6, atol=1e-6)
     assert report.source == ("lightham" if source == "auto" else source)
+
+
+@pytest.mark.parametrize("source", ["auto", "paddleseg"])
+def test_paddleseg_weights_give_the_values_of_lightham(source: str, x: Tensor) -> None:
+    theirs, model = paddleseg()
+    assert not {key for key in theirs if "hamburger" in key} & set(model)
+    layer = build(**infer_options(theirs))
+    report = load_hamburger(layer, theirs, source)
+    torch.testing.assert_close(layer(x), run_lightham(model, x, bases_of(layer)), rtol=1e-6, atol=1e-6)
+    assert report.loaded["norm.bias"] == "decode_head.hamburger.ham_out._group_norm.bias"
+
+
+@pytest.mark.parametrize("source", ["auto", "otx"])
+def test_otx_weights_evaluate_from_their_stored_bases(source: str, x: Tensor) -> None:
+    bases = torch.rand(1, C, RANK, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    model = lightham() | {"decode_head.hamburger.ham.bases": bases}
+    options = infer_options(model, source)
+    assert (options["init"], options["rank"], options["heads"]) == ("fixed", RANK, 1)
+    layer = build(**options)
+    report = load_hamburger(layer, model, source)
+    torch.testing.assert_close(layer(x), run_lightham(model, x, bases[0]), rtol=1e-6, atol=1e-6)
+    assert report.loaded["ham.dictionary.bases"] == "decode_head.hamburger.ham.bases" and not report.kept
 
 
 def test_stored_bases_replace_the_layers_own(x: Tensor) -> None:

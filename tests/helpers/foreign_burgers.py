@@ -61,9 +61,20 @@ def lightham(norm: str = "gn", head: str = "decode_head.", burger: str = "hambur
     return state | {f"{head}align.conv.weight": new.conv(C, C), **new.norm(f"{head}align.{norm}", C, norm == "bn")}
 
 
+def paddleseg() -> tuple[State, State]:
+    """PaddleSeg's port of the head, and the same tensors under LightHam's names."""
+    model, words = lightham(), {"ham_in.conv": "ham_in", ".conv.": "._conv.", ".gn.": "._group_norm."}
+    renamed = {}
+    for key, value in model.items():
+        for theirs, ours in words.items():
+            key = key.replace(theirs, ours)
+        renamed[key] = value
+    return renamed, model
+
+
 def build(version: str = "v1", **options: object) -> hb.Hamburger:
-    options = {"inner": D, "rank": RANK, "steps": STEPS, **options}
-    return hb.Hamburger(C, version=version, **options).double().eval()  # type: ignore[arg-type]
+    options = {"channels": C, "inner": D, "rank": RANK, "steps": STEPS, **options}
+    return hb.Hamburger(version=version, **options).double().eval()  # type: ignore[arg-type]
 
 
 def burger_of(state: State, prefix: str) -> State:

@@ -38,13 +38,17 @@ HAMNET = {
 }
 LIGHTHAM = {
     **_map_parts("ham_in.conv", "lower", AFFINE),
+    **_map_parts("ham_in", "lower", AFFINE),  # PaddleSeg: the convolution alone
     "ham_out.conv.weight": "upper.weight",
+    "ham_out._conv.weight": "upper.weight",  # PaddleSeg
     **_map_parts("ham_out.gn", "norm", AFFINE),
+    **_map_parts("ham_out._group_norm", "norm", AFFINE),  # PaddleSeg
     **_map_parts("ham_out.bn", "norm", BATCH_NORM),
-    "ham.bases": "ham.dictionary.bases",
+    "ham.bases": "ham.dictionary.bases",  # OTX (Geti) stores the bases of evaluation
 }
-NAME_TABLES = {"hamnet": HAMNET, "lightham": LIGHTHAM, "mmseg": LIGHTHAM}
-BREADS = {"hamnet": "lower_bread|upper_bread", "lightham": "ham_in|ham_out", "mmseg": "ham_in|ham_out"}
+PORTS = ("mmseg", "otx", "paddleseg")  # of LightHam
+NAME_TABLES = {"hamnet": HAMNET, **dict.fromkeys(("lightham", *PORTS), LIGHTHAM)}
+BREADS = {"hamnet": "lower_bread|upper_bread", **dict.fromkeys(("lightham", *PORTS), "ham_in|ham_out")}
 BASES = "ham.dictionary.bases"
 
 
@@ -56,16 +60,17 @@ def load_hamburger(
     strict: bool = True,
     prefix: str | None = None,
 ) -> Report:
-    """Load the burger of a HamNet, LightHam (SegNeXt) or mmsegmentation checkpoint into `layer`.
+    """Load the burger of a HamNet or LightHam (SegNeXt) checkpoint, or of a port of LightHam, into `layer`.
 
     - `state`: what `read_checkpoint` returns.
-    - `source`: "auto", "hamnet", "lightham" or "mmseg". The last two have the same keys; "auto" calls both "lightham".
+    - `source`: "auto", "hamnet", "lightham", or a port of LightHam: "mmseg", "otx" (Geti), "paddleseg". "auto" calls a
+      port "lightham".
     - `prefix`: selects one of several burgers, for example "decode_head.hamburger".
     - `strict`: if anything is missing, unexpected, of another shape or built differently, raise CheckpointError with
       the whole report and leave the layer unchanged. With strict=False, load what fits and warn with the report.
 
-    Keys outside the burger never count as errors. Neither do the bases that evaluation starts from: the published
-    weights draw new bases at every call and store none, so the layer keeps its own.
+    Keys outside the burger never count as errors. Neither do the bases that evaluation starts from: most published
+    weights draw new bases at every call and store none, so the layer keeps its own. OTX stores them.
 
     Rank, steps and gradient are not in the tensors; `infer_options` lists the values of the published weights.
     LightHam (SegNeXt, mmsegmentation) needs version="v1", norm="group", eval_steps=7 and, for training, grad="bptt".
@@ -239,7 +244,7 @@ class ForeignBurger:
     def norm(self) -> str:
         if self.source == "hamnet" or self._has("ham_out.bn."):
             return "batch"
-        return "group" if self._has("ham_out.gn.") else "none"
+        return "group" if self._has("ham_out.gn.") or self._has("ham_out._group_norm.") else "none"
 
     @property
     def rectify(self) -> bool | None:
@@ -266,15 +271,15 @@ class ForeignBurger:
 def find_burger(state: Mapping[str, Tensor], source: str = "auto", prefix: str | None = None) -> ForeignBurger:
     """Return the burger in a state dict, at any depth; `prefix` selects one of several."""
     check_choice("load_hamburger", "source", source, ("auto", *NAME_TABLES))
-    # not mmseg: its keys are LightHam's
+    # not the ports: their keys are in LightHam's table
     known = [(name, place) for name in ("hamnet", "lightham") for place in _find_prefixes(state, name)]
     places = known if source == "auto" else [(source, place) for place in _find_prefixes(state, source)]
     if prefix is not None:
         places = [place for place in places if place[1].rstrip(".") == prefix.rstrip(".")]
     if not known:
         raise CheckpointError(
-            f"load_hamburger: no key has a part {BREADS['hamnet']} (HamNet) or {BREADS['lightham']} (LightHam, mmseg), "
-            f"the first are {list(state)[:8]}; weights of this library load with layer.load_state_dict(state)"
+            f"load_hamburger: no key has a part {BREADS['hamnet']} (HamNet) or {BREADS['lightham']} (LightHam and its "
+            f"ports), the first are {list(state)[:8]}; weights of this library load with layer.load_state_dict(state)"
         )
     if len(places) != 1:
         raise CheckpointError(
