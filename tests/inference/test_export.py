@@ -34,6 +34,37 @@ def test_onnx_export_matches_torch(tmp_path):
     assert relative_error(torch.from_numpy(actual), net(x)) < 1e-4
 
 
+# none draws random numbers or loops, and TensorRT 10 supports all of them (docs/operators.md of onnx-tensorrt)
+OPERATORS = {
+    *("Abs", "Add", "BatchNormalization", "Clip", "Concat", "Conv", "Div", "Expand", "Less", "MatMul", "Mod", "Mul"),
+    *("Pad", "Pow", "Reciprocal", "ReduceL2", "ReduceMax", "ReduceSum", "Relu", "Reshape", "Resize", "Shape", "Slice"),
+    *("Softmax", "Sqrt", "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze", "Where"),
+}
+
+
+@not_on_torch_2_6
+@pytest.mark.parametrize("context", ["nmf", "cd", pytest.param("vq", marks=pytest.mark.full)])
+def test_onnx_files_have_one_opset_and_operators_of_tensorrt(context, tmp_path):
+    static = context == "nmf"
+    made = export(segmenter(context), info(), tmp_path / "net.onnx", format="onnx", size=64, static=static)
+    model = onnx.load(made.path)
+    assert made.dynamic == (() if static else ("batch", "height", "width"))
+    assert [(each.domain, each.version) for each in model.opset_import] == [("", 18)]
+    assert {node.op_type for node in model.graph.node} <= OPERATORS
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("context", ["nmf", "vq", "cd"])
+def test_openvino_gives_the_values_of_torch(context, tmp_path):
+    openvino = pytest.importorskip("openvino", reason="OpenVINO is not installed")
+    net = segmenter(context)
+    export(net, info(), tmp_path / "net.onnx", format="onnx", size=65)
+    run = openvino.Core().compile_model(tmp_path / "net.onnx", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    for shape in ((1, 3, 65, 65), OTHER):
+        x = torch.randn(shape)
+        assert relative_error(torch.from_numpy(run(x.numpy())[0]), net(x)) < 1e-4
+
+
 def test_pt2_export_matches_torch(tmp_path):
     net, path = segmenter("cd"), tmp_path / "net.pt2"
     made = export(net, info(), path, format="pt2", size=65)

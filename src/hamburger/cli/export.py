@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,6 +23,7 @@ def export(
         float,
         typer.Option(help="largest allowed difference of logits (disparities, scores), relative to the largest value"),
     ] = 1e-3,
+    static: Annotated[bool, typer.Option("--static", help="fix batch, height and width")] = False,
 ) -> None:
     """Write a trained network as ONNX or pt2, after comparing the file's output with torch's."""
     from rich.console import Console
@@ -41,10 +42,12 @@ def export(
     net, info = task.load(path)
     with Console(stderr=True).status(f"exporting to {format}"):
         graph = task.export_spec(info)
-        exported = write(net, info, out, format=format, size=requested, image=image, tolerance=tolerance, graph=graph)
+        options: dict[str, Any] = {"size": requested, "image": image, "tolerance": tolerance, "static": static}
+        exported = write(net, info, out, format=format, graph=graph, **options)
     for axis, length in zip(("batch", "height", "width"), (1, *exported.size), strict=True):
         if axis not in exported.dynamic:
-            typer.echo(f"{axis} is fixed at {length}: {exported.refusals[-1]}")
+            reason = "--static" if static else exported.refusals[-1]
+            typer.echo(f"{axis} is fixed at {length}: {reason}")
     typer.echo(f"any {', '.join(exported.dynamic)}" if exported.dynamic else "no axis is free")
     typer.echo(f"against torch on {'a generated image' if image is None else image}: {exported.agreement}")
     typer.echo(f"wrote {exported.path} ({exported.path.stat().st_size / 1e6:.1f} MB)")

@@ -136,12 +136,14 @@ def export(
     size: int | tuple[int, int] | None = None,
     image: Path | None = None,
     tolerance: float = 1e-3,
+    static: bool = False,
     graph: ExportSpec = SEGMENTATION_EXPORT,
 ) -> Exported:
     """Write `path`: from normalised images, `image` b 3 h w, to `logits`, b k h w, float32; or as `graph` says.
 
-    `size`: height and width in pixels, or one number for both. The file is compared with torch on `image` (or a
-    generated one) before it gets its name: logits may differ by `tolerance` times the largest logit, labels in one
+    `size`: height and width in pixels, or one number for both. With `static` the file takes one image of this size and
+    no other; without it, as many axes are dynamic as the network allows. The file is compared with torch on `image` (or
+    a generated one) before it gets its name: logits may differ by `tolerance` times the largest logit, labels in one
     pixel of a thousand. Classes, mean and std are stored in it.
     """
     size = graph.size if size is None else (size, size) if isinstance(size, int) else size
@@ -160,7 +162,8 @@ def export(
     refusals = [graph.static_reason] if graph.static_reason else []
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         partial = Path(folder) / f"model.{format}"
-        for dynamic in (freedom for freedom in FREEDOMS if set(freedom) <= set(graph.dynamic)):
+        allowed = [freedom for freedom in FREEDOMS if set(freedom) <= set(graph.dynamic)]
+        for dynamic in allowed[-1:] if static else allowed:
             # from an example of one image the exporter would fix the batch size to one
             example = torch.stack([x, x.flip(-1)]) if "batch" in dynamic else x[None]
             try:
@@ -234,6 +237,7 @@ def _in_one_line(refusal: Exception) -> str:
 Run = Callable[..., Outputs]
 AXES = {"batch": 0, "height": 2, "width": 3}
 INFO = "info.json"  # the metadata inside a pt2 file
+OPSET = 18  # of ONNX: the lowest that every supported torch writes
 
 
 def metadata(info: Info) -> dict[str, str]:
@@ -267,6 +271,7 @@ def write_onnx(
         xs,
         path,
         dynamo=True,
+        opset_version=OPSET,
         dynamic_shapes=(shapes,) * len(xs) if shapes else None,
         input_names=list(graph.inputs),
         output_names=list(graph.outputs),
