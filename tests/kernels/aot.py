@@ -26,4 +26,8 @@ def compiled_for_hopper(kernel, constants, *, half=(), whole=(), divisible=(), m
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     known = {(kernel.arg_names.index(name),): [["tt.divisibility", 16]] for name in divisible}
     source = GluonASTSource(kernel, signature, places, attrs=known)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": constants["num_warps"]})
+    return triton.compile(
+        source,
+        target=GPUTarget("cuda", 90, 32),
+        options={"num_warps": constants["num_warps"], "enable_fp_fusion": True},
+    )

@@ -10,8 +10,21 @@ import torch
 import hamburger as hb
 
 pytest.importorskip("triton")
-from hamburger.kernels import block, block_training, cd, common, cosine, launcher, nmf, nmf_hopper, tiling, vq
+from hamburger.kernels import (
+    block,
+    block_training,
+    cd,
+    common,
+    cosine,
+    dispatch,
+    launcher,
+    nmf,
+    nmf_hopper,
+    tiling,
+    vq,
+)
 from hamburger.kernels import decompose as kernels
+from hamburger.kernels.dispatch import LaunchError
 from hamburger.kernels.tiling import ResidentGrid, StreamingGrid
 from hamburger.layers import burger, fused_block
 
@@ -91,26 +104,99 @@ def test_wide_layer_is_cached(cached):
     assert cached["train"] and cached["train backward"]
 
 
+@pytest.fixture
+def variants(monkeypatch):
+    """No variant has failed yet; streaming is the fast variant of each ham."""
+    monkeypatch.setattr(launcher, "_unusable", set())
+    monkeypatch.setattr(launcher, "_warned", set())
+    for module in HAMS.values():
+        monkeypatch.setattr(module, "streaming_grid", lambda *_: STREAMED)
+
+
+REFUSAL = "Triton Error [CUDA]: too many blocks in cooperative launch"
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize(("message", "tries"), [(REFUSAL, 3), ("CompilationError: no such layout", 1)])
 @pytest.mark.parametrize("ham", HAMS)
-def test_refused_cooperative_launch_falls_back(ham, cached, monkeypatch):
-    module, tried = HAMS[ham], []
-    monkeypatch.setattr(tiling, "_devices_without_cooperative", set())
-    monkeypatch.setattr(module, "streaming_grid", lambda *_: STREAMED)
+def test_a_variant_that_does_not_run_is_replaced_with_one_warning(ham, message, tries, cached, variants, monkeypatch):
+    tried = []
 
-    def refused(*args, **options):
+    def fail(*args, **options):
         tried.append(ham)
-        raise RuntimeError("Triton Error [CUDA]: too many blocks in cooperative launch")
+        raise LaunchError(message)
 
-    monkeypatch.setattr(*COOPERATIVE[ham], refused)
+    monkeypatch.setattr(*COOPERATIVE[ham], fail)
     x, bases, spec = torch.randn(1, 100, 64).bfloat16(), torch.rand(1, 100, 20), hb.hams.create(ham).fused_spec()
-    for _ in range(2):
+    with pytest.warns(RuntimeWarning, match=f"the streaming {ham.upper()} kernels do not run here.*{message[:8]}"):
         assert kernels.decompose(spec, x, bases, 2)[2].shape == x.shape
-    assert tried == [ham]
+    for _ in range(2):  # a refusal may be of this call only: the variant is tried again, without another warning
+        assert kernels.decompose(spec, x, bases, 2)[2].shape == x.shape
+    assert len(tried) == tries
 
-    def broken(*args, **options):
-        raise RuntimeError("out of memory")
+    def exhaust(*args, **options):
+        raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(*COOPERATIVE[ham], broken)
-    monkeypatch.setattr(tiling, "_devices_without_cooperative", set())
+    monkeypatch.setattr(launcher, "_unusable", set())
+    monkeypatch.setattr(*COOPERATIVE[ham], exhaust)
     with pytest.raises(RuntimeError, match="out of memory"):
         kernels.decompose(spec, x, bases, 2)
+
+
+def test_launches_of_a_failed_variant_are_not_repeated(variants, monkeypatch):
+    monkeypatch.setattr(launcher.recorder, "launches", ["earlier"])
+
+    def fail():
+        launcher.recorder.launches.append("of the failed variant")
+        raise LaunchError(REFUSAL)
+
+    assert launcher.try_variant("some", fail) is None and launcher.recorder.launches == ["earlier"]
+
+
+def test_a_refused_repetition_calls_the_solve(variants, monkeypatch):
+    class Refused:
+        def play(self, *_):
+            raise RuntimeError(REFUSAL)
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+        def get_device(self):
+            return 0
+
+    x = torch.ones(3).as_subclass(OnGpu)
+    key = ("some", (x.dtype, x.shape, x.stride(), 0, x.data_ptr() % 16))
+    monkeypatch.setattr(launcher, "_cache", {(("some",), *key[1:]): Refused()})
+    with pytest.warns(RuntimeWarning, match="cooperative"):
+        outputs = launcher.launch_cached(lambda x: (x + 1,), (x,), "some")
+    assert torch.equal(outputs[0], torch.full((3,), 2.0))
+
+
+def test_kernels_that_do_not_compile_give_way_to_plain_torch(cached, variants, monkeypatch):
+    def fail(*args, **options):
+        raise LaunchError("sums_kernel: CompilationError: no such operator")
+
+    monkeypatch.setattr(dispatch, "_failures", [])
+    monkeypatch.setattr(dispatch, "fused_by_default", lambda x: not dispatch._failures)
+    monkeypatch.setattr(dispatch, "why_not_on_device", lambda *_: None)
+    monkeypatch.setattr(burger, "resolve_backend", dispatch.resolve_backend)
+    for module in HAMS.values():
+        monkeypatch.setattr(module, "streaming_grid", lambda *_: None)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("hamburger.kernels"):
+            monkeypatch.setattr(module, "launch", fail, raising=False)
+    x, bases = torch.rand(1, 100, 64), torch.rand(1, 100, 20)
+    expected = hb.decompose(x, "nmf", rank=20, bases=bases, backend="plain").reconstruction
+    with pytest.raises(LaunchError, match="no such operator"):
+        hb.decompose(x, "nmf", rank=20, bases=bases, backend="fused")
+    with pytest.warns(RuntimeWarning, match="so plain torch takes over .*no such operator.*HAM_BACKEND=plain"):
+        assert torch.equal(hb.decompose(x, "nmf", rank=20, bases=bases).reconstruction, expected)
+    assert torch.equal(hb.decompose(x, "nmf", rank=20, bases=bases).reconstruction, expected)
+
+    layer, plain = (hb.Hamburger(100, rank=20, seed=1, backend=backend).eval() for backend in ("auto", "plain"))
+    plain.load_state_dict(layer.state_dict())
+    for grad in (torch.no_grad, torch.enable_grad):
+        monkeypatch.setattr(dispatch, "_failures", [])
+        with grad(), pytest.warns(RuntimeWarning, match="plain torch"):
+            y = layer(x)
+        assert torch.equal(y, plain(x))

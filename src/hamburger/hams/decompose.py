@@ -196,7 +196,10 @@ def solve_ham(
                     initial = bases.float().expand(x.shape[0], -1, -1)
             from hamburger.kernels import decompose as kernels  # imports Triton
 
-            return Decomposition(*kernels.decompose(spec, x, initial, steps))
+            try:
+                return Decomposition(*kernels.decompose(spec, x, initial, steps))
+            except dispatch.LaunchError as error:
+                dispatch.fall_back(error, backend)
         # Half precision has neither the range nor the digits for sums over thousands of positions.
         data = widen(x)
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from hamburger.kernels import common, cosine
-from hamburger.kernels.launcher import device_of
-from hamburger.kernels.tiling import streaming_grid, tile_sizes, try_cooperative
+from hamburger.kernels.launcher import device_of, try_variant
+from hamburger.kernels.tiling import streaming_grid, tile_sizes
 from hamburger.linalg import normalize_columns, ridge_projector
 from hamburger.tensors import full_precision
 
@@ -26,8 +26,9 @@ def solve_factors(
     with device_of(x):
         grid, streamed = streaming_grid(x, r, cosine.streaming_bytes), None
         if grid is not None:
-            streamed = try_cooperative(
-                lambda: cosine.run_streaming_steps(x, bases, grid, steps, temperature, unit=True, counters=counters), x
+            streamed = try_variant(
+                "streaming CD",
+                lambda: cosine.run_streaming_steps(x, bases, grid, steps, temperature, unit=True, counters=counters),
             )
         if streamed is not None:
             centroids, _ = streamed

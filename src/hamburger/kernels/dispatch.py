@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import warnings
 from importlib.util import find_spec
 from typing import NamedTuple, Protocol
 
@@ -81,6 +82,10 @@ class BatchNormState(NamedTuple):
     tracked: Tensor  # number of batches seen
 
 
+class LaunchError(RuntimeError):
+    """A kernel that Triton cannot compile here, or that the driver refuses to launch."""
+
+
 # -- the decision ------------------------------------------------------------------------------------------------------
 
 
@@ -118,7 +123,23 @@ def select_spec(
 
 def fused_by_default(x: Tensor) -> bool:
     """Whether "auto" means the fused kernels for x."""
-    return x.is_cuda and torch.version.hip is None
+    return x.is_cuda and torch.version.hip is None and not _failures
+
+
+_failures: list[LaunchError] = []  # of kernels without another variant: from then on "auto" means plain torch
+
+
+def fall_back(error: LaunchError, backend: str) -> None:
+    """Let "auto" mean plain torch in this process from now on, with a warning; raise where "fused" was requested."""
+    if "fused" in (backend, os.environ.get(BACKEND_VARIABLE)):
+        raise error
+    _failures.append(error)
+    warnings.warn(
+        f"hamburger: the fused kernels do not work here, so plain torch takes over ({error}); {BACKEND_VARIABLE}=plain "
+        "hides this warning",
+        RuntimeWarning,
+        stacklevel=4,
+    )
 
 
 def why_not_fused(

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import itertools
 import threading
+import warnings
 from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import triton
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hamburger.kernels.cuda_graphs import graph_cache, is_capturing
+from hamburger.kernels.dispatch import LaunchError
 
 # Triton derives anew at every launch what each argument means for the program: about 40 us for 30 arguments. Before
 # 3.4 a compiled kernel took other arguments.
@@ -60,7 +62,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
         program, constants = compiled
         launch_compiled(program, full, (*args, *constants), current_stream())
     else:
-        program, constants = kernel[grid](*args, **options), ()
+        program, constants = _compile_and_launch(kernel, grid, args, options), ()
         if CACHES_PROGRAMS and program is not None:  # the interpreter has none
             constants = tuple([options[name] for name in kernel.arg_names[len(args) :]])
             if len(_compiled) >= MAX_PROGRAMS:
@@ -70,6 +72,57 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
             program = None
     if recorder.launches is not None:
         recorder.launches.append(KernelLaunch(program, full, (*args, *constants)))
+
+
+def _compile_and_launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    try:
+        # explicit, because Triton announces another default: the bits of results depend on it
+        return kernel[grid](*args, enable_fp_fusion=True, **options)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # Triton raises many types
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+        name = getattr(kernel, "__name__", "a kernel")
+        raise LaunchError(f"{name}: {type(error).__name__}: {lines[-1][:300]}") from error
+
+
+T = TypeVar("T")
+_unusable: set[str] = set()  # variants that do not compile
+_warned: set[str] = set()
+
+
+def try_variant(name: str, solve: Callable[[], T]) -> T | None:
+    """`solve()`, or None where the driver refuses a cooperative launch or Triton cannot compile the variant's kernels.
+
+    The driver knows limits that the device's properties do not show, such as a share of its multiprocessors: another
+    call may succeed. What does not compile is not tried again.
+    """
+    if name in _unusable:
+        return None
+    recorded = None if recorder.launches is None else len(recorder.launches)
+    try:
+        return solve()
+    except LaunchError as error:
+        if not _is_refusal(error):
+            _unusable.add(name)
+        _warn_of_slower_variant(name, error)
+        if recorder.launches is not None:
+            del recorder.launches[recorded:]
+        return None
+
+
+def _is_refusal(error: RuntimeError) -> bool:
+    return "cooperative" in str(error)
+
+
+def _warn_of_slower_variant(name: str, error: RuntimeError) -> None:
+    if name not in _warned:
+        _warned.add(name)
+        warnings.warn(
+            f"hamburger: the {name} kernels do not run here, so slower ones take over ({error})",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def launch_compiled(program: Any, grid: tuple[int, ...], args: tuple[Any, ...] | list[Any], stream: int) -> None:
@@ -250,7 +303,13 @@ def launch_cached_saving(
     full_key = (key, *kinds)
     cached = _cache.get(full_key)
     if cached is not None and recorder.launches is None and _are_distinct(addresses):
-        return cached.play(addresses, first.device)
+        try:
+            return cached.play(addresses, first.device)
+        except RuntimeError as error:  # for example, this stream has fewer multiprocessors than the first one
+            if not _is_refusal(error):
+                raise
+            _warn_of_slower_variant("cooperative", error)
+            return _call_uncached(solve, inputs)
     if full_key in _cache or recorder.launches is not None or has_launch_hook() or not _are_distinct(addresses):
         return _call_uncached(solve, inputs)
     if len(_cache) >= MAX_CACHED:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hamburger.kernels import common, nmf_hopper
 from hamburger.kernels.common import add_parts, expand, load_codes, own_columns, product, project, softmax, store_codes
-from hamburger.kernels.launcher import device_of, launch
+from hamburger.kernels.launcher import device_of, launch, try_variant
 from hamburger.kernels.nmf_hopper import NMFFactors
 from hamburger.kernels.tiling import (
     cdiv,
@@ -19,7 +19,6 @@ from hamburger.kernels.tiling import (
     resident_grid,
     streaming_grid,
     tile_sizes,
-    try_cooperative,
 )
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
@@ -115,12 +114,16 @@ def solve_factors(
     with device_of(x):
         resident = resident_grid(x, bases.shape[2])
         if resident is not None:
-            solved = try_cooperative(lambda: nmf_hopper.solve_resident(x, bases, resident, steps, eps, **options), x)
+            solved = try_variant(
+                "resident NMF", lambda: nmf_hopper.solve_resident(x, bases, resident, steps, eps, **options)
+            )
             if solved is not None:
                 return solved
         streaming = streaming_grid(x, bases.shape[2], nmf_hopper.streaming_bytes)
         if streaming is not None:
-            solved = try_cooperative(lambda: nmf_hopper.solve_streaming(x, bases, streaming, steps, eps, **options), x)
+            solved = try_variant(
+                "streaming NMF", lambda: nmf_hopper.solve_streaming(x, bases, streaming, steps, eps, **options)
+            )
             if solved is not None:
                 return solved
         return _solve_tiled(x, bases, steps, eps, keep, product, dtype)

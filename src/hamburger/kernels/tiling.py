@@ -194,22 +194,3 @@ def has_gluon() -> bool:
     except (ImportError, AttributeError, TypeError):  # Gluon is experimental and may change
         return False
     return True
-
-
-_devices_without_cooperative: set[int] = set()
-
-
-def try_cooperative(solve: Callable[[], T], x: Tensor) -> T | None:
-    """`solve()`, or None if the driver refuses a cooperative launch, which is then never tried again on that device.
-
-    The driver knows limits that the device's properties do not show, such as a share of its multiprocessors.
-    """
-    if x.get_device() in _devices_without_cooperative:
-        return None
-    try:
-        return solve()
-    except RuntimeError as error:
-        if "cooperative" not in str(error):
-            raise
-        _devices_without_cooperative.add(x.get_device())
-        return None

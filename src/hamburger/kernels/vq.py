@@ -10,8 +10,8 @@ from torch import Tensor
 from hamburger.kernels import common, cosine
 from hamburger.kernels.common import load_codes, own_columns, product, project, softmax
 from hamburger.kernels.cosine import inverse_norms, products_and_squares, unit_scales
-from hamburger.kernels.launcher import device_of, launch
-from hamburger.kernels.tiling import StreamingGrid, cdiv, streaming_grid, tile_sizes, try_cooperative
+from hamburger.kernels.launcher import device_of, launch, try_variant
+from hamburger.kernels.tiling import StreamingGrid, cdiv, streaming_grid, tile_sizes
 from hamburger.linalg import EPS
 
 
@@ -79,8 +79,8 @@ def solve_factors(
     with device_of(x):
         grid = streaming_grid(x, bases.shape[2], cosine.streaming_bytes)
         if grid is not None:
-            solved = try_cooperative(
-                lambda: _solve_streaming(x, bases, grid, steps, temperature, product, dtype, counters), x
+            solved = try_variant(
+                "streaming VQ", lambda: _solve_streaming(x, bases, grid, steps, temperature, product, dtype, counters)
             )
             if solved is not None:
                 return *solved, None

@@ -22,7 +22,7 @@ from hamburger.errors import (
 )
 from hamburger.hams.base import Ham, hams
 from hamburger.hams.decompose import Backend, Gradient, GradientName, HamName, as_ham
-from hamburger.kernels.dispatch import resolve_backend
+from hamburger.kernels.dispatch import LaunchError, fall_back, resolve_backend
 from hamburger.layers import fused_block
 from hamburger.layers.ham import Bread, HamLayer
 from hamburger.layers.norm import Norm, make_norm, run_in_dtype_of
@@ -175,9 +175,13 @@ class Hamburger(nn.Module):
         if type(self).context is Hamburger.context:
             block = self._plan_fused_block(x)
             if block is not None:
-                whole = fused_block.run_whole(self, block, x)
-                if whole is not None:
-                    return whole.mT if self.layout == "tokens" else whole
+                try:
+                    whole = fused_block.run_whole(self, block, x)
+                    if whole is not None:
+                        return whole.mT if self.layout == "tokens" else whole
+                except LaunchError as error:
+                    fall_back(error, block.parts.ham.backend)
+                    block = None
             y = self._context(x.flatten(2), block)  # b c n
         else:
             y = self.context(x.flatten(2))
@@ -205,7 +209,10 @@ class Hamburger(nn.Module):
 
     def _context(self, z: Tensor, block: fused_block.FusedBlock | None) -> Tensor:
         if block is not None:
-            return run_in_dtype_of(fused_block.context(block, z), self.norm)
+            try:
+                return run_in_dtype_of(fused_block.context(block, z), self.norm)
+            except LaunchError as error:
+                fall_back(error, block.parts.ham.backend)
         x = z if self.lower is None else self.lower(z)
         if self.rectify:
             x = torch.relu(x)
