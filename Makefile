@@ -13,7 +13,7 @@ PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist workste
 INTERPRETED = TRITON_INTERPRET=1 $(PYTEST) # a session of its own: Triton reads the variable when it is imported
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock lint test test-kernels test-all test-app soak fuzz check demo bench pages docs dist clean
+.PHONY: help setup lock lint test test-kernels test-all test-app soak fuzz check demo bench pages notebooks docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench: setup ## time the hams against attention on this machine
 
 pages: setup ## regenerate the documents that show results
 	$(BIN)/python -m hamburger_lab.pages.documents
+
+notebooks: setup ## run the notebooks of docs/tutorials and store their outputs
+	OMP_NUM_THREADS=1 $(BIN)/python tools/notebooks.py docs/tutorials/*.ipynb
 
 docs: setup ## build the documentation site into build/site; a broken link fails
 	$(BIN)/python -m pip install --quiet -r requirements/docs.txt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -14,12 +15,20 @@ import hamburger as hb
 from hamburger_lab.pages.documents import generated_files, render
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tools"))
+import notebooks  # noqa: E402
+
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "results/README.md",
 ]
+ALL = [*PAGES, *sorted((ROOT / "docs").rglob("*.ipynb"))]  # tests/test_notebooks.py runs the code of the notebooks
+
+
+def read(page):
+    return notebooks.to_markdown(page, outputs=False) if page.suffix == ".ipynb" else page.read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
@@ -49,15 +58,23 @@ def test_changed_block_is_regenerated():
     assert render(broken, ROOT / "results") == page
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", ALL, ids=lambda p: p.name)
 def test_links_point_to_existing_files(page):
-    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+    for target in re.findall(r"\]\(([^)#]+)", read(page)):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 # names of torch and other libraries, and of files a command writes
-FOREIGN = {"roi_align", "MyContext", "leaf_modules", "set_grad_checkpointing", "fully_shard", "ignored_params"}
+FOREIGN = {
+    "roi_align",
+    "MyContext",
+    "leaf_modules",
+    "set_grad_checkpointing",
+    "fully_shard",
+    "ignored_params",
+    "detect_anomaly",
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +86,10 @@ def known_names():
     return {word for text in texts for word in re.findall(r"\w+", text)} | {path.stem for path in paths} | FOREIGN
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", ALL, ids=lambda p: p.name)
 def test_identifiers_exist(page, known_names):
     """Names with an underscore or inner capitals in `code`; files such as `a_colours.png` are examples."""
-    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    prose = re.sub(r"```.*?```", "", read(page), flags=re.DOTALL)
     spans = [span for span in re.findall(r"`([^`\n]+)`", prose) if not span.endswith((".png", ".pfm", ".jpg"))]
     names = {name for span in spans for name in re.findall(r"(?<![\w/-])[A-Za-z]\w*[A-Za-z0-9]\b", span)}
     identifiers = {name for name in names if "_" in name or re.match("[A-Z][a-z]+[A-Z]", name)}

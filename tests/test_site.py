@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -12,27 +13,65 @@ import pytest
 import yaml
 
 import hamburger as hb
+import hamburger.checkpoints
+import hamburger.inference
+import hamburger.inspect
+import hamburger.segmentation
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tools"))
+import notebooks  # noqa: E402
+
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 
 
+PAGES = sorted((ROOT / "docs").rglob("*.md")) + sorted((ROOT / "docs").rglob("*.ipynb"))
+
+
+def read(page):
+    return notebooks.to_markdown(page) if page.suffix == ".ipynb" else page.read_text()
+
+
+def pages_in(part):
+    """The pages of a part of the navigation: a path, a list, or a title with a list."""
+    if isinstance(part, str):
+        return [part]
+    return [page for each in (part.values() if isinstance(part, dict) else part) for page in pages_in(each)]
+
+
 def test_navigation_has_every_page():
-    pages = [page for section in SITE["nav"] for part in section.values() for page in part]
-    assert sorted(pages) == sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    expected = [path.relative_to(ROOT / "docs").with_suffix(".md").as_posix() for path in PAGES]
+    assert sorted(pages_in(SITE["nav"])) == sorted(expected)
 
 
 def test_reference_has_every_public_name_with_an_example():
-    text = "".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
-    listed = re.findall(r"^::: hamburger\.(\w+)$", text, re.MULTILINE)
-    errors = re.search(r"members: \[(.*)\]", text)[1].split(", ")
+    text = {page.stem: page.read_text() for page in (ROOT / "docs/reference").glob("*.md")}
+    listed = re.findall(r"^::: hamburger\.([A-Za-z_]+)$", "".join(text.values()), re.MULTILINE)
+    listed = [name for name in listed if name == "errors" or not inspect.ismodule(getattr(hb, name))]
+    errors = re.search(r"members: \[(.*)\]", text["errors"])[1].split(", ")
     assert sorted({*listed, *errors, "errors"} - {"Interrupted"}) == sorted(hb.__all__)
     assert [name for name in listed if name != "errors" and ">>>" not in getattr(hb, name).__doc__] == []
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs/reference").glob("*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "package",
+    [hamburger.inspect, hamburger.segmentation, hamburger.checkpoints, hamburger.inference],
+    ids=lambda package: package.__name__,
+)
+def test_functions_of_subpackages_are_in_the_reference_and_used_elsewhere(package):
+    reference, others = (
+        "".join(read(p) for p in PAGES if (p.parent.name == "reference") == kind) for kind in (True, False)
+    )
+    members = re.search(rf"^::: {package.__name__}\n.*\n +members: \[(.*)\]", reference, re.MULTILINE)[1].split(", ")
+    assert sorted(members) == sorted({*package.__all__} - {*hb.__all__})
+    functions = [name for name in members if inspect.isfunction(getattr(package, name))]
+    assert [name for name in functions if not re.search(rf"\b{name}\b", others)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_page_begins_with_what_it_is_for(page):
-    assert page.read_text().splitlines()[2].startswith("After this page you")
+    first = read(page).split("# ", 1)[1].split("\n\n", 2)[1]
+    assert first.startswith("After this page you")
 
 
 @pytest.mark.full

@@ -1,5 +1,6 @@
 """What the documentation site changes in pages and docstrings; `mkdocs.yml` names this file twice.
 
+- Every notebook becomes a page; links to notebooks lead to these pages.
 - Links to files outside docs/ become plain text: the site does not have them.
 - `<details>` hold Markdown, which Python-Markdown must be told.
 - Lines with `>>>` in docstrings become code blocks.
@@ -9,12 +10,27 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import griffe
+from mkdocs.structure.files import File, Files
+
+sys.path.append(str(Path(__file__).parent))
+from notebooks import to_markdown
 
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\.?/[^)#]*)(#[^)]*)?\)")
 EXAMPLE = re.compile(r"(?m)(?:^(?:>>>|\.\.\.) ?.*\n?)+(?:^\S.*\n?)*")  # with the output behind it
+
+
+def on_files(files: Files, *, config: Any) -> None:
+    """Called by mkdocs with all files of docs/; the notebooks stay among them, for download."""
+    for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        name = Path(file.src_uri)
+        download = f'<a href="{name.name}" download>Download this notebook</a>'
+        text = f"{to_markdown(Path(file.abs_src_path))}\n{download}\n"
+        files.append(File.generated(config, name.with_suffix(".md").as_posix(), content=text))
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
@@ -24,6 +40,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         target = os.path.normpath(os.path.join(os.path.dirname(page.file.src_uri), link[2]))  # noqa: PTH118, PTH120
         return link[1] if target.startswith("..") else link[0]
 
+    markdown = re.sub(r"(\]\([^):]+)\.ipynb\)", r"\1.md)", markdown)
     return LINK.sub(keep_inside, markdown).replace("<details>", '<details markdown="1">')
 
 

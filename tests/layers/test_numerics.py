@@ -116,7 +116,7 @@ def test_a_layer_cast_to_half_runs_in_half(name, dtype):
     assert relative_error(y, exact) < (0.02 if dtype == torch.float16 else 0.15)
 
 
-# The range that docs/2-in-a-network.md states. A variance is a square, and so is NMF's C C^T: hence not up to 1e38.
+# The range that docs/nan.md states. A variance is a square, and so is NMF's C C^T: hence not up to 1e38.
 RANGE = {
     torch.float64: [1e-30, 1e-10, 1.0, 1e10, 1e30],
     torch.float32: [1e-30, 1e-10, 1.0, 1e10, 1e15],

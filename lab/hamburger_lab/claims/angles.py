@@ -74,7 +74,8 @@ def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
         Claim(
             id=reading.id("angles-weights"),
             family="angles",
-            statement=f"The same holds for the gradient of all weights by {reading.phrase}.",
+            statement=f"During a training, the gradient of all weights by {reading.phrase} points in about the same "
+            "direction as BPTT's.",
             reference="section 2.3, before Eq. 13",
             paper="an argument, no numbers given",
             test=cosines,

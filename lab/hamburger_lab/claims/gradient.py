@@ -66,7 +66,8 @@ CLAIMS = (
     Claim(
         id="gradient-more-terms-code",
         family="gradient",
-        statement="It does not help either compared with the authors' code, which keeps only a part of the first term.",
+        statement="Keeping more terms of the gradient series than the authors' code, which has only a part of the "
+        "first, does not help.",
         reference="section 2.3, after Eq. 13, as the authors' code has it",
         paper="said to be worse; no numbers given",
         test="mIoU, one-step minus truncated:2 for each ham: no loss of half a point or more",

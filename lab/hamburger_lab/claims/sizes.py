@@ -168,7 +168,8 @@ CLAIMS = (
     Claim(
         id="latent-eightfold-narrow",
         family="latent",
-        statement="The same holds if the inner width is a half or a quarter of the head's: no larger rank is better.",
+        statement="If the inner width is a half or a quarter of the head's, eight times the rank is a good choice too: "
+        "no larger rank is better.",
         reference="Fig. 3",
         paper="a figure without numbers; said not to be a simple linear relation of d and r",
         test=(

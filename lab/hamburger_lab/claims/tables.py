@@ -9,7 +9,7 @@ from typing import Any
 from hamburger.files import encode_json
 from hamburger.report.study import has_collapsed, summarise
 from hamburger_lab.ablations.grids import ablations
-from hamburger_lab.claims.base import NOT_RUN, OUTCOMES, Claim, Trial, Verdict, deciding_trials
+from hamburger_lab.claims.base import NOT_CONFIRMED, NOT_RUN, OUTCOMES, Claim, Trial, Verdict, deciding_trials
 from hamburger_lab.claims.registry import CLAIMS, FAMILIES
 from hamburger_lab.claims.result_tables import (
     ResultTable,
@@ -170,8 +170,9 @@ def full_page(results: Results) -> str:
     parts = [
         "<!-- Written by `make pages` from results/. Do not edit. -->",
         "# All claims, with their rows and rules",
-        "The [summary](../claims.md) says how to read this page. [`results/claims.json`](../../results/claims.json) "
-        "has the same verdicts for programs; `ham claims --html FILE` draws them as figures.",
+        "After this page you know every claim that was tested, its rows and the rule of its verdict. The "
+        "[summary](../claims.md) says how to read it. [`results/claims.json`](../../results/claims.json) has the same "
+        "verdicts for programs; `ham claims --html FILE` draws them as figures.",
         "## Verdicts",
         claims_markdown(results),
         "## Rules",
@@ -185,6 +186,21 @@ def full_page(results: Results) -> str:
         missing_commands(results),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def unconfirmed_table(results: Results) -> str:
+    """Return the claims that the rows contradict, with the comparison that decides."""
+    verdicts = judge_all(results)
+    contradicted = [(claim, verdict) for claim, verdict in verdicts if verdict.outcome == NOT_CONFIRMED]
+    lines = [
+        [f"{claim.statement} ({claim.reference})", FAMILIES[claim.family], format_effect(verdict)]
+        for claim, verdict in contradicted
+    ]
+    note = (
+        f"{len(contradicted)} of {len(verdicts)} claims. Those marked as our question are not in the paper. Scores are "
+        "in points of mIoU; a cosine of 1 is the same direction."
+    )
+    return f"{markdown_table(['claim', 'topic', 'effect'], lines)}\n\n{note}"
 
 
 def _first_line(function: object) -> str:

@@ -1,4 +1,4 @@
-"""Tables of docs/classification.md, from rows of `ham compare` and `ham bench classes`."""
+"""Tables of docs/classification-results.md, from rows of `ham compare` and `ham bench classes`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of docs/detection.md, from rows of `ham compare` and `ham bench detect`."""
+"""Tables of docs/detection-results.md, from rows of `ham compare` and `ham bench detect`."""
 
 from __future__ import annotations
 

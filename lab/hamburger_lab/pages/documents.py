@@ -22,6 +22,7 @@ from hamburger_lab.pages import (
     detection,
     generation,
     hams,
+    readme,
     reproduction,
     segmentation,
     stereo,
@@ -66,6 +67,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "core-table": lambda results: hams.core_table(results.rows("core_cpu")),
     "ham-h200": lambda results: hams.roofline_table(results.rows("ham_h200")),
     "profile-h200": lambda results: hams.profile_markdown(results.rows("profile_h200")),
+    "readme-accuracy": readme.accuracy_table,
     "table3-headline": lambda results: table3.headline(results.rows("table3_headline_h200")),
     "table3-rivals": lambda results: table3.against_ham(results.rows("table3_h200")),
     "table3-batch": lambda results: table3.against_ham(results.rows("table3_batch16_h200")),
@@ -117,6 +119,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "reproduction-systems": reproduction.systems_table,
     "claims-attention": claim_tables.attention_answer,
     "claims-topics": claim_tables.topic_counts,
+    "claims-unconfirmed": claim_tables.unconfirmed_table,
     "propositions": lambda results: study_markdown(results.studies["propositions_cpu"]),
 }
 

@@ -1,4 +1,4 @@
-"""Tables of docs/gan.md, from rows of `ham gan grid` and `ham bench gan`."""
+"""Tables of docs/gan-results.md, from rows of `ham gan grid` and `ham bench gan`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of docs/stereo.md, from rows of `ham compare` and `ham eval`."""
+"""Tables of docs/stereo-results.md, from rows of `ham compare` and `ham eval`."""
 
 from __future__ import annotations
 

@@ -177,15 +177,17 @@ HEADLINE = ("nmf", "authors-nmf", "sa-flash", "a2", "efficient", "ema")
 
 
 def headline(rows: Sequence[Row]) -> str:
-    """Return the ham against common attention and linear rivals, bfloat16, by n."""
+    """Return inference and training times of the ham, attention and linear rivals, bfloat16, by n."""
     rows = [row for row in select_rows(rows, dtype="bfloat16") if row["module"] in HEADLINE]
     sizes, commit = sorted({row["n"] for row in rows}), most_common_commit(rows)
     lines = []
     for module in HEADLINE:
-        for field, label in (("infer_ms", "inference"), ("train_ms", "forward and backward")):
-            by_size = {row["n"]: format_cell(row, field, commit) for row in select_rows(rows, module=module)}
-            lines.append([module, label, *(by_size.get(n, format_number(None)) for n in sizes)])
-    table = markdown_table(["module", "ms", *(f"n = {n:,}" for n in sizes)], lines)
+        by_size = {
+            row["n"]: f"{format_cell(row, 'infer_ms', commit)} / {format_cell(row, 'train_ms', commit)}"
+            for row in select_rows(rows, module=module)
+        }
+        lines.append([module, *(by_size.get(n, format_number(None)) for n in sizes)])
+    table = markdown_table(["module, ms", *(f"n = {n:,}" for n in sizes)], lines)
     return f"{table}\n\n{describe_protocol(rows)}{describe_caveats(rows)}"
 
 

@@ -14,8 +14,8 @@ Scores = dict[str, dict[int, float]]  # cell -> seed -> score in percent
 
 def final_table(rows: Sequence[Row]) -> str:
     """Return scores of the last step and halfway, and the steps each cell needs to reach the baseline's last score."""
-    final = _scores(rows, -1)
-    halfway = _scores(rows, len(rows[0]["learning_curve"]) // 2 - 1)
+    final = scores_at(rows, -1)
+    halfway = scores_at(rows, len(rows[0]["learning_curve"]) // 2 - 1)
     multi = _evaluated(rows, "multi")
     lines = [
         [
@@ -44,9 +44,9 @@ def final_table(rows: Sequence[Row]) -> str:
 def curve_table(rows: Sequence[Row]) -> str:
     """Return the mean mIoU of every cell at each of the ten evaluations."""
     steps = [point["step"] for point in rows[0]["learning_curve"]]
-    cells = list(_scores(rows, -1))
+    cells = list(scores_at(rows, -1))
     lines = [
-        [f"{step:,}", *(f"{summarise(list(_scores(rows, i)[cell].values())).mean:.1f}" for cell in cells)]
+        [f"{step:,}", *(f"{summarise(list(scores_at(rows, i)[cell].values())).mean:.1f}" for cell in cells)]
         for i, step in enumerate(steps)
     ]
     return markdown_table(["step", *cells], lines)
@@ -71,7 +71,7 @@ def object_table(rows: Sequence[Row]) -> str:
     """Return the mean recall of objects by their share of the image."""
     sizes = rows[0]["objects"]
     lines = []
-    for cell in _scores(rows, -1):
+    for cell in scores_at(rows, -1):
         group = [row for row in rows if row["cell"] == cell and "objects" in row]
         means = [summarise([100 * row["objects"][size]["mean_recall"] for row in group]).mean for size in sizes]
         lines.append([cell, *(f"{mean:.1f}" for mean in means)])
@@ -85,7 +85,7 @@ def object_table(rows: Sequence[Row]) -> str:
 
 def class_table(rows: Sequence[Row]) -> str:
     """Return IoU of every class: the baseline's, and the difference of each cell to it."""
-    cells = list(_scores(rows, -1))
+    cells = list(scores_at(rows, -1))
     others = [cell for cell in cells if cell != "none"]
 
     def ious(cell: str, name: str) -> dict[int, float]:
@@ -100,8 +100,8 @@ def class_table(rows: Sequence[Row]) -> str:
     return markdown_table(["class", "none", *others], lines)
 
 
-def _scores(rows: Sequence[Row], point: int) -> Scores:
-    """Return the scores at one point of the learning curves."""
+def scores_at(rows: Sequence[Row], point: int) -> Scores:
+    """Return the scores at one point of the learning curves; -1 is the last step."""
     scores: Scores = {}
     for row in rows:
         scores.setdefault(row["cell"], {})[row["seed"]] = 100 * row["learning_curve"][point]["miou"]
@@ -129,7 +129,7 @@ def _steps_to_baseline(rows: Sequence[Row], cell: str) -> str:
     """Return the first evaluated step with the last score of `none` or more, for each seed that both have."""
     if cell == "none":
         return ""
-    goal = _scores(rows, -1)["none"]
+    goal = scores_at(rows, -1)["none"]
     reached = []
     for row in rows:
         if row["cell"] == cell and row["seed"] in goal:
