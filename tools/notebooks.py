@@ -114,7 +114,7 @@ def to_markdown(path: Path, *, outputs: bool = True) -> str:
                 parts.append(f"![figure drawn by the code above](data:image/png;base64,{data['image/png']})")
             else:
                 text = "".join(output.get("text", data.get("text/plain", ""))).rstrip()
-                parts.append(f"```text\n{text}\n```")
+                parts.append(f'```text title="output"\n{text}\n```')
     return "\n\n".join(parts) + "\n"
 
 

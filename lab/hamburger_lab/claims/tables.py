@@ -22,7 +22,7 @@ from hamburger_lab.claims.result_tables import (
     steps_tables,
 )
 from hamburger_lab.claims.rules import RULES, VERDICT_TABLE
-from hamburger_lab.markdown import markdown_table
+from hamburger_lab.markdown import collapsed, markdown_table
 from hamburger_lab.paper import TABLE4, TABLE5, printed_by_context
 from hamburger_lab.rows import Results, Row, values_by_seed
 
@@ -155,11 +155,16 @@ def claims_markdown(results: Results) -> str:
                 statement = f"{claim.statement} ({claim.reference})"
                 numbers = format_effect(verdict), format_power(verdict), format_verdict(verdict)
                 lines.append([statement, claim.paper, measured, *numbers])
-        parts += [f"### {title}", markdown_table(["claim", "paper", "here", "effect", "detectable", "verdict"], lines)]
+        tables = [markdown_table(["claim", "paper", "here", "effect", "detectable", "verdict"], lines)]
         for table in result_tables(results, family):
-            parts += [table.title] * bool(table.title) + [markdown_table(table.header, table.lines)]
+            tables += [table.title] * bool(table.title) + [markdown_table(table.header, table.lines)]
+        counts = count_verdicts([(claim, verdict) for claim, verdict in verdicts if claim.family == family])
+        parts += [f"### {title}", collapsed(counts, "\n\n".join(tables))]
     if shared_trainings(verdicts):
-        parts += ["### Verdicts that share trainings", shared_trainings_table(verdicts)]
+        shared = collapsed(
+            "Trainings, their cells, and the verdicts that depend on them", shared_trainings_table(verdicts)
+        )
+        parts += ["### Verdicts that share trainings", shared]
     return "\n\n".join(parts)
 
 
@@ -176,12 +181,17 @@ def full_page(results: Results) -> str:
         "## Verdicts",
         claims_markdown(results),
         "## Rules",
-        markdown_table(header, lines),
-        "\n".join(f"- {rule}" for rule in (*RULES, chance)),
+        collapsed("How each kind of claim is judged", markdown_table(header, lines)),
+        collapsed("Rules and their history", "\n".join(f"- {rule}" for rule in (*RULES, chance))),
         "## Grids",
         "`ham ablate NAME --plan --out DIR` prints each cell of a grid with the command that runs it. The commands "
         "that made the rows are in [results](../../results/README.md#ablations).",
-        markdown_table(["grid", "cells"], [[f"`{name}`", _first_line(ablations[name])] for name in ablations.names()]),
+        collapsed(
+            "All grids",
+            markdown_table(
+                ["grid", "cells"], [[f"`{name}`", _first_line(ablations[name])] for name in ablations.names()]
+            ),
+        ),
         "## Claims without rows on photographs",
         missing_commands(results),
     ]
@@ -192,15 +202,12 @@ def unconfirmed_table(results: Results) -> str:
     """Return the claims that the rows contradict, with the comparison that decides."""
     verdicts = judge_all(results)
     contradicted = [(claim, verdict) for claim, verdict in verdicts if verdict.outcome == NOT_CONFIRMED]
-    lines = [
-        [f"{claim.statement} ({claim.reference})", FAMILIES[claim.family], format_effect(verdict)]
-        for claim, verdict in contradicted
-    ]
+    lines = [[f"{claim.statement} ({claim.reference})", format_effect(verdict)] for claim, verdict in contradicted]
     note = (
         f"{len(contradicted)} of {len(verdicts)} claims. Those marked as our question are not in the paper. Scores are "
         "in points of mIoU; a cosine of 1 is the same direction."
     )
-    return f"{markdown_table(['claim', 'topic', 'effect'], lines)}\n\n{note}"
+    return f"{markdown_table(['claim', 'effect'], lines)}\n\n{note}"
 
 
 def _first_line(function: object) -> str:
