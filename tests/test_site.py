@@ -53,6 +53,8 @@ def test_reference_has_every_public_name_with_an_example():
     listed = {name for path, heading in entries for name in re.findall(r"hamburger\.(\w+)(?=[,\"]|$)", heading or path)}
     errors = re.search(r"members: \[(.*)\]", text["errors"])[1].split(", ")
     assert {*hb.__all__} - listed - {*errors} == set()
+    ours = {name for name in dir(hb) if getattr(getattr(hb, name), "__module__", "").startswith("hamburger")}
+    assert {name for name in ours if not name.startswith("_")} <= {*hb.__all__}
     kinds = [name for name in hb.__all__ if name not in errors and name != "errors"]
     assert [name for name in kinds if ">>>" not in getattr(hb, name).__doc__] == []
 
