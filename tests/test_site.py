@@ -102,7 +102,7 @@ def test_site_builds(tmp_path):
     pages = "".join(page.read_text() for page in (tmp_path / "site/reference").glob("*.html"))
     shown = " ".join(html.unescape(re.sub(r"<[^>]+>", "", pages)).split())
     for name in set(hb.__all__) - {"errors"}:  # a name shared with a module must not show the module
-        lead = inspect.getdoc(getattr(hb, name)).split("\n\n")[0].replace("`", "")
+        lead = re.split("\n\n|   ", inspect.getdoc(getattr(hb, name)))[0].replace("`", "")
         assert " ".join(lead.split()) in shown, name
     assert not re.search("as_ham|with_authors_version|restore_attention", shown)  # helpers in these modules
     page = (tmp_path / "site/reference/layers.html").read_text()

@@ -3,7 +3,7 @@
 - Every notebook becomes a page; links to notebooks lead to these pages.
 - Links to files outside docs/ become plain text: the site does not have them.
 - `<details>` hold Markdown, which Python-Markdown must be told.
-- Lines with `>>>` in docstrings become code blocks.
+- Lines with `>>>` in docstrings become code blocks; shapes, which follow a sentence after three spaces, start a line.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ sys.path.append(str(Path(__file__).parent))
 from notebooks import to_markdown
 
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\.?/[^)#]*)(#[^)]*)?\)")
+SHAPES = re.compile(r"(?<=[a-z)`]\.)   (?=[a-z0-9*`])")
 EXAMPLE = re.compile(r"(?m)(?:^(?:>>>|\.\.\.) ?.*\n?)+(?:^\S.*\n?)*")  # with the output behind it
 
 
@@ -45,11 +46,12 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 class DocstringExamples(griffe.Extension):
-    """Turns examples in docstrings into fenced code."""
+    """Turns examples in docstrings into fenced code, and shapes into lines of their own."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = EXAMPLE.sub(fence, obj.docstring.value)
+            text = SHAPES.sub("<br>", obj.docstring.value).replace("   ->   ", " → ")
+            obj.docstring.value = EXAMPLE.sub(fence, text)
 
 
 def fence(example: re.Match[str]) -> str:
