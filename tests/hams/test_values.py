@@ -54,6 +54,44 @@ def test_temperature_matches_the_paper(name, temperature):
     assert_close(out.reconstruction, oracle(name, x, bases, 6, temperature=temperature)[2], slack=100)
 
 
+def solve_in_parts(ham, parts, bases, steps):
+    """Decompose X whose positions are in several tensors: only sums over positions pass between the parts."""
+    codes = [ham.init(part, bases).codes for part in parts]
+    for _ in range(steps):
+        factors = [hb.Factors(bases, code) for code in codes]
+        codes = [ham.update_codes(part, each) for part, each in zip(parts, factors, strict=True)]
+        sums = [ham.sum_positions(part, code) for part, code in zip(parts, codes, strict=True)]
+        bases = ham.update_bases(bases, tuple(sum(terms) for terms in zip(*sums, strict=True)))
+    return bases, [ham.readout(part, hb.Factors(bases, code)) for part, code in zip(parts, codes, strict=True)]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 6])
+@pytest.mark.parametrize("sizes", [(37,), (1, 20, 16)], ids=str)
+@pytest.mark.parametrize("options", [{}, {"final_update": False}], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_positions_in_parts_give_the_same_factors(name, options, sizes, steps):
+    if options and not hasattr(hb.hams.create(name), "final_update"):
+        pytest.skip(f"{name} has no option final_update")
+    ham = hb.hams.create(name, rank=5, **soft(name, 1.0), **options)
+    x, bases = torch.rand(2, 16, sum(sizes), dtype=torch.float64), start(name, 2, 16, 5)
+    expected = hb.decompose(x, ham, steps=steps, bases=bases)
+    actual, codes = solve_in_parts(ham, x.split(sizes, dim=2), bases, steps)
+    assert_close(actual, expected.bases, slack=100)
+    assert_close(torch.cat(codes, dim=2), expected.codes, slack=100)
+
+
+def test_a_ham_without_sums_says_that_it_has_no_parts():
+    class Projection(hb.Ham):
+        def step(self, x, factors):
+            return factors
+
+        def readout(self, x, factors):
+            return factors.bases.mT @ x
+
+    with pytest.raises(hb.OptionError, match="Projection cannot decompose positions in parts"):
+        Projection(rank=2).sum_positions(torch.rand(1, 4, 6), torch.rand(1, 2, 6))
+
+
 @pytest.mark.parametrize("beta", [0.01, 0.1, 1.0])
 def test_cd_codes_match_ridge_regression(beta):
     x, bases = torch.randn(2, 12, 40, dtype=torch.float64), start("cd", 2, 12, 4)

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from hamburger.errors import InputError, check_count
+from hamburger.errors import InputError, OptionError, check_count
 from hamburger.kernels.dispatch import FusedSpec
 from hamburger.linalg import EPS
 from hamburger.registry import Registry
@@ -91,6 +91,30 @@ class Ham(ABC):
             if not isinstance(factors, Factors):
                 raise InputError(f"{type(self).__name__}.step must return Factors, got {type(factors).__name__}")
         return factors
+
+    # -- one step in parts ---------------------------------------------------------------------------------------------
+    # Positions interact only through sums over them. A ham that defines these three methods can decompose an X whose
+    # positions are in several tiles or processes: each part updates its codes, the sums of all parts are added, and
+    # everybody updates the bases alike. For a single part, the three in turn are `step`.
+
+    def update_codes(self, x: Tensor, factors: Factors) -> Tensor:
+        """The codes of a part of the positions in the next step.   x: b d n   ->   b r n"""
+        raise self._no_parts()
+
+    def sum_positions(self, x: Tensor, codes: Tensor) -> tuple[Tensor, ...]:
+        """What `update_bases` needs of a part: sums over its positions, which can be added to those of other parts."""
+        raise self._no_parts()
+
+    def update_bases(self, bases: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
+        """The bases after a step, from the sums over all positions.   bases: b d r   ->   b d r"""
+        raise self._no_parts()
+
+    def _no_parts(self) -> OptionError:
+        name = type(self).__name__
+        return OptionError(
+            f"{name} cannot decompose positions in parts: it does not define update_codes, sum_positions and "
+            "update_bases; use NMF, VQ or CD, or define them"
+        )
 
 
 hams: Registry[Ham] = Registry("ham")

@@ -74,3 +74,13 @@ class CD(Ham):
         check_shapes("CD.readout", x=(x, "b d n"), bases=(factors.bases, "b d r"))
         # Solve for the r x d projector, not for r x n codes: the triangular solves then do not grow with n.
         return ridge_projector(factors.bases, self.beta) @ x
+
+    def update_codes(self, x: Tensor, factors: Factors) -> Tensor:
+        return cosine.assign(x, cosine.inverse_norms(x), factors.bases, self.temperature)
+
+    def sum_positions(self, x: Tensor, codes: Tensor) -> tuple[Tensor, ...]:
+        return cosine.sums_over_positions(x, codes)
+
+    def update_bases(self, bases: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
+        xc, mass = sums
+        return cosine.cluster_means(xc, mass, unit=True)

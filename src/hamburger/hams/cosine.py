@@ -53,6 +53,11 @@ def run_steps(x: Tensor, bases: Tensor, steps: int, temperature: float, *, unit:
     scale = inverse_norms(x)
     for _ in range(steps):
         codes = assign(x, scale, bases, temperature)
-        xc, mass = sums_over_positions(x, codes)
-        bases = normalize_columns(xc / (mass + EPS)) if unit else xc / (mass + EPS)
+        bases = cluster_means(*sums_over_positions(x, codes), unit=unit)
     return bases, codes
+
+
+def cluster_means(xc: Tensor, mass: Tensor, *, unit: bool) -> Tensor:
+    """X C^T diag(C 1)^-1, with columns of unit length if `unit`.   xc: b d r   mass: b 1 r   ->   b d r"""
+    means = xc / (mass + EPS)
+    return normalize_columns(means) if unit else means

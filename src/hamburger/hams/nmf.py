@@ -117,6 +117,17 @@ class NMF(Ham):
         check_shapes("NMF.readout", x=(x, "b d n"), bases=(bases, "b d r"), codes=(codes, "b r n"))
         return update_codes(x, bases, codes, self.eps)
 
+    def update_codes(self, x: Tensor, factors: Factors) -> Tensor:
+        assert factors.codes is not None
+        return update_codes(x, factors.bases, factors.codes, self.eps)
+
+    def sum_positions(self, x: Tensor, codes: Tensor) -> tuple[Tensor, ...]:
+        return sums_over_positions(x, codes)
+
+    def update_bases(self, bases: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
+        xc, cc = sums
+        return update_bases(bases, xc, cc, self.eps)
+
 
 # -- the maths ---------------------------------------------------------------------------------------------------------
 # Codes are b r n to the caller and lie n x r in memory, behind a transposed view: the products with X then run along

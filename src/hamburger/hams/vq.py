@@ -75,8 +75,18 @@ class VQ(Ham):
         return Factors(bases) if self.final_update else Factors(bases, codes)
 
     def readout(self, x: Tensor, factors: Factors) -> Tensor:
-        if factors.codes is not None:  # final_update=False
+        if factors.codes is not None and not self.final_update:
             return factors.codes
         check_shapes("VQ.readout", x=(x, "b d n"), bases=(factors.bases, "b d r"))
         scale = cosine.inverse_norms(x.detach() if self.constant_norms else x)
         return cosine.assign(x, scale, factors.bases, self.temperature)
+
+    def update_codes(self, x: Tensor, factors: Factors) -> Tensor:
+        return cosine.assign(x, cosine.inverse_norms(x), factors.bases, self.temperature)
+
+    def sum_positions(self, x: Tensor, codes: Tensor) -> tuple[Tensor, ...]:
+        return cosine.sums_over_positions(x, codes)
+
+    def update_bases(self, bases: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
+        xc, mass = sums
+        return cosine.cluster_means(xc, mass, unit=False)
