@@ -88,7 +88,7 @@ def test_a_ham_without_sums_says_that_it_has_no_parts():
         def readout(self, x, factors):
             return factors.bases.mT @ x
 
-    with pytest.raises(hb.OptionError, match="Projection cannot decompose positions in parts"):
+    with pytest.raises(hb.OptionError, match="Projection does not define update_codes"):
         Projection(rank=2).sum_positions(torch.rand(1, 4, 6), torch.rand(1, 2, 6))
 
 
@@ -258,27 +258,6 @@ def test_one_dictionary_is_shared_by_a_batch():
     shared = hb.decompose(x, "nmf", rank=5, bases=bases)
     apart = hb.decompose(x, "nmf", rank=5, bases=bases.expand(3, -1, -1))
     assert torch.equal(shared.reconstruction, apart.reconstruction)
-
-
-@pytest.mark.parametrize("name", ["nmf", "vq", "cd"])
-def test_summed_halves_of_positions_give_the_same_step(name, monkeypatch):
-    """All interaction of positions goes through `sums_over_positions`, whose terms can be summed separately."""
-    from hamburger.hams import cosine, nmf
-
-    module = nmf if name == "nmf" else cosine
-    whole = module.sums_over_positions
-    x, bases = torch.rand(2, 16, 40, dtype=torch.float64), start(name, 2, 16, 5)
-    expected = hb.decompose(x, name, rank=5, bases=bases).reconstruction
-    calls = []
-
-    def split(x, codes):
-        calls.append(1)
-        left, right = whole(x[..., :13], codes[..., :13]), whole(x[..., 13:], codes[..., 13:])
-        return tuple(a + b for a, b in zip(left, right, strict=True))
-
-    monkeypatch.setattr(module, "sums_over_positions", split)
-    assert_close(hb.decompose(x, name, rank=5, bases=bases).reconstruction, expected, slack=100)
-    assert len(calls) == 6
 
 
 @pytest.mark.parametrize("steps", [1, 2, 6])

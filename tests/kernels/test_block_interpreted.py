@@ -11,7 +11,7 @@ import torch
 from tolerances import assert_close
 
 import hamburger as hb
-from hamburger.hams import nmf
+from hamburger.hams.nmf import NMF
 from hamburger.kernels import block, block_launches, common
 from hamburger.kernels.decompose import KERNELS
 from hamburger.kernels.dispatch import BlockPlan, BreadWeights, NormParameters
@@ -171,7 +171,8 @@ def test_block_gradient_matches_the_reference(shape, dtype, layout):
     leaves, u, bases = run(x, weights, start, plan)
     z = block_launches.apply_bread(x, weights.lower, weights.bias, dtype, out=dtype, rectify=True)
     wide_z, wide_start = z.double(), start.double()
-    before = nmf.solve(wide_z, wide_start, nmf.first_codes(wide_z, wide_start), 1, 1e-6)[1].mT
+    ham = NMF(rank=wide_start.shape[2], eps=1e-6)
+    before = ham.step(wide_z, ham.init(wide_z, wide_start)).codes.mT
     wide = [t.detach().double().requires_grad_() for t in leaves]
     expected = reference.context(*wide, bases.double(), before.double(), 1e-6)
     assert_close(u, expected, slack=2)

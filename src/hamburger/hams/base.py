@@ -30,8 +30,10 @@ class Factors(NamedTuple):
 class Ham(ABC):
     """Base of all hams: X (b d n) ~ D C. It holds no tensors and knows nothing of heads, images or gradients.
 
-    A new ham defines `step` and `readout`, and `init` if its steps start from codes. `nonnegative` hams need x >= 0
-    and start from bases >= 0; in `scale_free` hams (D S, S^-1 C) is as good a solution as (D, C).
+    A new ham defines `step` and `readout`, and `init` if its steps start from codes. In place of `step` it may define
+    `update_codes`, `sum_positions` and `update_bases`: then its positions may be in several tiles or processes.
+    `nonnegative` hams need x >= 0 and start from bases >= 0; in `scale_free` hams (D S, S^-1 C) is as good a solution
+    as (D, C).
 
     >>> class Projection(hb.Ham):                      # with @hb.hams.register("projection") it also has a name
     ...     def step(self, x, factors):
@@ -76,9 +78,10 @@ class Ham(ABC):
         """Start from the given bases, or from random ones.   x: b d n   bases: b d r"""
         return Factors(self.draw(x.shape[0], x.shape[1], like=x, generator=generator) if bases is None else bases)
 
-    @abstractmethod
     def step(self, x: Tensor, factors: Factors) -> Factors:
-        """Run one step: update the codes and the bases once."""
+        """Run one step: update the codes and, with the new codes, the bases."""
+        codes = self.update_codes(x, factors)
+        return Factors(self.update_bases(factors.bases, self.sum_positions(x, codes)), codes)
 
     @abstractmethod
     def readout(self, x: Tensor, factors: Factors) -> Tensor:
@@ -92,28 +95,26 @@ class Ham(ABC):
                 raise InputError(f"{type(self).__name__}.step must return Factors, got {type(factors).__name__}")
         return factors
 
-    # -- one step in parts ---------------------------------------------------------------------------------------------
-    # Positions interact only through sums over them. A ham that defines these three methods can decompose an X whose
-    # positions are in several tiles or processes: each part updates its codes, the sums of all parts are added, and
-    # everybody updates the bases alike. For a single part, the three in turn are `step`.
+    # Positions interact only through sums over them. If X is in parts, each part updates its codes, the sums of all
+    # parts are added, and every part updates the bases alike.
 
     def update_codes(self, x: Tensor, factors: Factors) -> Tensor:
-        """The codes of a part of the positions in the next step.   x: b d n   ->   b r n"""
+        """The codes after the next step, position by position.   x: b d n   ->   b r n"""
         raise self._no_parts()
 
     def sum_positions(self, x: Tensor, codes: Tensor) -> tuple[Tensor, ...]:
-        """What `update_bases` needs of a part: sums over its positions, which can be added to those of other parts."""
+        """Sums over positions; those of several parts are added.   x: b d n   codes: b r n   ->   for `update_bases`"""
         raise self._no_parts()
 
     def update_bases(self, bases: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
-        """The bases after a step, from the sums over all positions.   bases: b d r   ->   b d r"""
+        """The bases after the next step. May overwrite `sums`.   bases: b d r   ->   b d r"""
         raise self._no_parts()
 
     def _no_parts(self) -> OptionError:
         name = type(self).__name__
         return OptionError(
-            f"{name} cannot decompose positions in parts: it does not define update_codes, sum_positions and "
-            "update_bases; use NMF, VQ or CD, or define them"
+            f"{name} does not define update_codes, sum_positions and update_bases, without which it needs a step() and "
+            "cannot decompose positions in parts; define them, or use NMF, VQ or CD"
         )
 
 

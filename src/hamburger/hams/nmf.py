@@ -100,33 +100,25 @@ class NMF(Ham):
     def readout_updates(self) -> bool:
         return self.final_update
 
-    def step(self, x: Tensor, factors: Factors) -> Factors:
-        return self.solve(x, factors, 1)
-
-    def solve(self, x: Tensor, factors: Factors, steps: int) -> Factors:
-        bases, codes = factors
-        assert codes is not None
-        check_shapes("NMF.solve", x=(x, "b d n"), bases=(bases, "b d r"), codes=(codes, "b r n"))
-        return Factors(*solve(x, bases, codes, steps, self.eps))
-
-    def readout(self, x: Tensor, factors: Factors) -> Tensor:
-        bases, codes = factors
-        assert codes is not None
-        if not self.final_update:
-            return codes
-        check_shapes("NMF.readout", x=(x, "b d n"), bases=(bases, "b d r"), codes=(codes, "b r n"))
-        return update_codes(x, bases, codes, self.eps)
-
     def update_codes(self, x: Tensor, factors: Factors) -> Tensor:
-        assert factors.codes is not None
-        return update_codes(x, factors.bases, factors.codes, self.eps)
+        bases, codes = factors
+        assert codes is not None
+        check_shapes("NMF", x=(x, "b d n"), bases=(bases, "b d r"), codes=(codes, "b r n"))
+        # D^T D first: it is r x r, where D C would be as large as X
+        return multiply(codes.mT, bmm(x.mT, bases), bmm(codes.mT, bmm(bases.mT, bases)), self.eps).mT
 
     def sum_positions(self, x: Tensor, codes: Tensor) -> tuple[Tensor, ...]:
-        return sums_over_positions(x, codes)
+        return bmm(x, codes.mT), bmm(codes, codes.mT)
 
     def update_bases(self, bases: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
         xc, cc = sums
-        return update_bases(bases, xc, cc, self.eps)
+        return multiply(bases, xc, bmm(bases, cc), self.eps)
+
+    def readout(self, x: Tensor, factors: Factors) -> Tensor:
+        if self.final_update:
+            return self.update_codes(x, factors)
+        assert factors.codes is not None
+        return factors.codes
 
 
 # -- the maths ---------------------------------------------------------------------------------------------------------
@@ -137,30 +129,6 @@ class NMF(Ham):
 def first_codes(x: Tensor, bases: Tensor) -> Tensor:
     """softmax over r of D^T X, as in the authors' code.   x: b d n   bases: b d r   ->   b r n"""
     return bmm(x.mT, bases).softmax(dim=2).mT
-
-
-def solve(x: Tensor, bases: Tensor, codes: Tensor, steps: int, eps: float) -> tuple[Tensor, Tensor]:
-    """Run `steps` steps; each updates the codes and then, with the new codes, the bases."""
-    for _ in range(steps):
-        codes = update_codes(x, bases, codes, eps)
-        bases = update_bases(bases, *sums_over_positions(x, codes), eps)
-    return bases, codes
-
-
-def update_codes(x: Tensor, bases: Tensor, codes: Tensor, eps: float) -> Tensor:
-    """C <- C * (D^T X) / (D^T D C + eps).   x: b d n   bases: b d r   codes: b r n   ->   b r n"""
-    # D^T D first: it is r x r, where D C would be as large as X
-    return multiply(codes.mT, bmm(x.mT, bases), bmm(codes.mT, bmm(bases.mT, bases)), eps).mT
-
-
-def sums_over_positions(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
-    """X C^T and C C^T, the only sums over positions.   x: b d n   codes: b r n   ->   b d r,  b r r"""
-    return bmm(x, codes.mT), bmm(codes, codes.mT)
-
-
-def update_bases(bases: Tensor, xc: Tensor, cc: Tensor, eps: float) -> Tensor:
-    """D <- D * (X C^T) / (D C C^T + eps).   bases, xc: b d r   cc: b r r   ->   b d r"""
-    return multiply(bases, xc, bmm(bases, cc), eps)
 
 
 def multiply(factor: Tensor, numerator: Tensor, denominator: Tensor, eps: float) -> Tensor:
