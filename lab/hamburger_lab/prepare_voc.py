@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from hamburger.errors import DataError, OptionError, shorten
 from hamburger.files import read_bytes, read_json_object, write_atomically
-from hamburger.inference.predict_files import SUMMARY
+from hamburger.inference.summary import SUMMARY
 from hamburger.segmentation.data.base import read_ids
 from hamburger.segmentation.data.published import VOC_CLASSES, find_voc
 from hamburger.training.datasets import join_problems

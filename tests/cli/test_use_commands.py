@@ -66,6 +66,24 @@ def test_predict_a_folder(run_folder, photos, tmp_path):
     assert "predicted 2, failed 0" in result.output
 
 
+def test_predict_in_two_shards(run_folder, photos, tmp_path, monkeypatch):
+    assert invoke("predict", run_folder, photos, "--out", tmp_path / "one").exit_code == 0
+    for k in (1, 2):
+        result = invoke("predict", run_folder, photos, "--out", tmp_path / "two", "--shard", f"{k}/2")
+        assert result.exit_code == 0 and ("left to other shards" in result.output) == (k == 1)
+    (photos / "grey.webp").write_bytes(b"broken")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for k in (1, 2):  # as torchrun starts them; a status other than 0 would stop the other process
+        monkeypatch.setenv("RANK", str(k - 1))
+        result = invoke("predict", run_folder, photos, "--out", tmp_path / "three", "--resume")
+        assert result.exit_code == 0 and ("grey.webp" in result.output) == (k == 2)
+    (photos / "grey.webp").unlink()
+    monkeypatch.undo()
+    assert invoke("predict", run_folder, photos, "--out", tmp_path / "three", "--resume").exit_code == 0
+    first, *others = ({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("one", "two", "three"))
+    assert all(other == first for other in others)
+
+
 def test_predict_the_images_of_a_list(run_folder, photos, tmp_path):
     for name in ("2008_000001", "2008_000002", "2008_000003"):
         shutil.copy(photos / "grey.png", tmp_path / f"{name}.png")

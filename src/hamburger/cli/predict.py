@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,6 +24,15 @@ def predict(
         bool, typer.Option("--last", help="weights of the run's last checkpoint instead of its best ones")
     ] = False,
     recursive: Annotated[bool, typer.Option("--recursive", help="search folders recursively")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="skip images that earlier calls with the same options have predicted")
+    ] = False,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N", help="predict each N-th image from the I-th on, as one of N processes; see torchrun"
+        ),
+    ] = None,
     device: Device = "auto",
     scales: Annotated[str | None, typer.Option(help="average predictions over these scales, comma-separated")] = None,
     flip: Flip = False,
@@ -44,19 +54,30 @@ def predict(
     ] = None,
 ) -> None:
     """Predict labels, classes or objects of images, or disparities of LEFT RIGHT pairs."""
+    import hashlib
+    import os
+    from contextlib import nullcontext
+
+    import torch
     from rich.console import Console
 
     from hamburger.devices import pick_device
     from hamburger.errors import DataError, OptionError, printable
     from hamburger.inference import predict_files
     from hamburger.inference.find_weights import find_weights, write_last_weights
+    from hamburger.inference.summary import Shard
     from hamburger.registry import options_of
     from hamburger.segmentation.data.base import read_ids
     from hamburger.stereo.predict import find_pairs
     from hamburger.tasks import task_of_weights
     from hamburger.training.datasets import join_names
 
+    part = Shard.of_process() if shard is None else Shard.parse(shard)
+    torchrun = shard is None and part.count > 1
     on = pick_device(device)
+    if torchrun and device == "auto" and on.type != "cpu":
+        on = torch.device(on.type, int(os.environ["LOCAL_RANK"]))
+    silent = torchrun and part.index > 1  # processes that share a terminal
     path = write_last_weights(Path(weights)) if last else find_weights(weights)
     task = task_of_weights(path)
     predictor: Any = task.predictor
@@ -79,16 +100,30 @@ def predict(
             count = f"{len(missing)} of the {len(ids)} images of {list_file}"
             raise DataError(f"predict: {count} are not among the given images: {join_names(missing)}")
         inputs = replace(inputs, photos=tuple(by_name[id] for id in ids), left_out=())
-    with progress_bar("predicting", len(inputs.photos)) as update:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    bar = progress_bar("predicting", len(part.select(inputs.photos)))
+    update: Callable[..., None]
+    with nullcontext(_no_bar) if silent else bar as update:
         summary = predict_files.predict_folder(
-            file_predictor, inputs, out, after=lambda image: update(advance=1, description=image.name[-24:])
+            file_predictor,
+            inputs,
+            out,
+            shard=part,
+            resume=resume,
+            after=lambda image: update(advance=1, description=image.name[-24:]),
+            weights=digest,
         )
     console = Console()
-    if summary.done:
+    if summary.done and not silent:
         console.print(predict_files.table(file_predictor, summary))
     for note in predict_files.notes(file_predictor, inputs, summary, out):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     for _, why in summary.failed:
         typer.echo(f"ham: {printable(why)}", err=True)
-    if summary.failed:
+    if summary.failed and not torchrun:  # which would stop the other processes
         raise typer.Exit(2)
+
+
+def _no_bar(**progress: Any) -> None:
+    pass

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +20,19 @@ import torch
 from torch import Tensor, nn
 
 from hamburger.errors import DataError, HamburgerError, InputError, NotFiniteError, OptionError, printable
-from hamburger.files import encode_json, parse_json, read_bytes, write_atomically
+from hamburger.files import encode_json, parse_json, write_atomically
+from hamburger.inference.summary import (
+    SUMMARY,
+    THE_ONLY_SHARD,
+    Outcome,
+    PredictedImage,
+    Shard,
+    Summary,
+    join_records,
+    listed_files,
+    open_records,
+    read_outcomes,
+)
 from hamburger.tensors import list_tensors
 from hamburger.training import image_files
 
@@ -27,11 +40,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hamburger.checkpoints.weights_file import Info
-
-
-SUMMARY = "summary.json"
-MAX_SUMMARY = 2**30  # bytes
-FILES = ("label", "overlay")  # the kinds of file in summaries that name none
 
 
 @dataclass(frozen=True)
@@ -72,75 +80,73 @@ class FilePredictor(ABC):
         return ()
 
 
-@dataclass(frozen=True)
-class PredictedImage:
-    """The prediction of one image; `files` are paths below the output folder, by kind."""
-
-    image: str
-    files: dict[str, str]
-    row: dict[str, Any]
-    cells: tuple[str, ...]
-
-
-@dataclass
-class Summary:
-    done: list[PredictedImage] = field(default_factory=list)
-    failed: list[tuple[str, str]] = field(default_factory=list)  # image, why
-
-    def write(self, path: Path, *, planned: Iterable[str] = (), **settings: object) -> None:
-        """Write summary.json. The same images and weights give the same file: no times, no dates.
-
-        Files of earlier calls stay listed, and so do those `planned`, in case this call is killed: only listed files
-        may be overwritten later.
-        """
-        rows = {
-            **settings,
-            "images": [{"image": one.image, **one.files, **one.row} for one in self.done],
-            "failed": [{"image": image, "reason": reason} for image, reason in self.failed],
-        }
-        earlier = {name for name in _listed_files(path) or () if os.path.lexists(path.parent / name)} | set(planned)
-        earlier -= {name for one in self.done for name in one.files.values()}
-        if earlier:
-            rows["earlier"] = sorted(earlier)
-        write_atomically(path, (encode_json(rows, indent=2, ensure_ascii=False) + "\n").encode())
-
-
 def predict_folder(
     predictor: FilePredictor,
     inputs: FoundImages,
     out: Path,
     *,
+    shard: Shard = THE_ONLY_SHARD,
+    resume: bool = False,
     after: Callable[[InputImage], object] = lambda image: None,
+    **about: object,
 ) -> Summary:
-    """Predict all images found into `out`, with a summary.json that is also right after an interrupt."""
+    """Predict the images of a shard into `out`; when no image is left, write summary.json, with `about` in it.
+
+    With `resume`, images that earlier calls have predicted with the same settings are not predicted again. A single
+    shard writes its summary also when it is interrupted; of a killed call the records remain, for `resume`.
+    """
     unnamed = {image.path for image in inputs.photos if not all(map(is_unicode, image.paths))}
     images = tuple(image for image in inputs.photos if image.path not in unnamed)
     _refuse_to_overwrite(images, out, predictor)
-    settings = predictor.settings() | ({"files": list(predictor.files)} if predictor.files else {})
-    out.mkdir(parents=True, exist_ok=True)
-    if images:
-        Summary().write(out / SUMMARY, planned=output_names(images, predictor), **settings)
+    kinds = {"files": list(predictor.files)} if predictor.files else {}
+    settings = parse_json(encode_json(about | predictor.settings() | kinds))
     why = "its name is not valid Unicode, which no summary can hold; rename it"
-    failed = [*inputs.failed, *((path, f"{path}: {why}") for path in sorted(unnamed))]
-    summary = Summary(failed=[(printable(str(path)), printable(why)) for path, why in failed])
+    no_images = [*inputs.failed, *((path, f"{path}: {why}") for path in sorted(unnamed))]
+    failed = [(printable(str(path)), printable(why)) for path, why in no_images]
+    names = {_key(image): set(output_names([image], predictor)) for image in images}
+    earlier = read_outcomes(out, settings, names) if resume else {}
+    out.mkdir(parents=True, exist_ok=True)
+    if images:  # earlier outcomes stay in the summary while this call runs
+        rows = [earlier[image] for image in names if image in earlier]
+        Summary.of(rows).write(out / SUMMARY, planned=chain.from_iterable(names.values()), **settings)
+    own = shard.select(images)
+    done = {key: one for key in map(_key, own) if isinstance(one := earlier.get(key), PredictedImage)}
+    outcomes: list[Outcome] = [*done.values()]
+    own_failed = failed if shard.index == 1 else []
     try:
-        for image in images:
-            try:
-                summary.done.append(_predict_image(predictor, image, out))
-            except NotFiniteError as bad:
-                summary.failed.append((str(image.path), f"{image.path}: {bad}"))
-            except HamburgerError as bad:
-                summary.failed.append((str(image.path), str(bad)))
-            except (MemoryError, RuntimeError) as full:  # on a CPU, running out of memory raises a plain RuntimeError
-                if not isinstance(full, MemoryError) and not re.search("alloc|out of memory", str(full).lower()):
-                    raise
-                why = f"{image.path}: the network ran out of memory; {predictor.remedy}"
-                summary.failed.append((str(image.path), why))
-            after(image)
-    finally:
-        if summary.done or summary.failed:
-            summary.write(out / SUMMARY, **settings)
+        with open_records(shard.path(out), settings, done, keep=resume) as records:
+            for image in own:
+                if _key(image) not in done:
+                    outcomes.append(_predict_or_fail(predictor, image, out))
+                    records.add(outcomes[-1])
+                after(image)
+    except BaseException:
+        if shard.count == 1 and (outcomes or failed):
+            Summary.of(outcomes, failed).write(out / SUMMARY, **settings)
+            shard.path(out).unlink(missing_ok=True)
+        raise
+    summary = Summary.of(outcomes, own_failed)
+    summary.left = join_records(out, [*names], failed, settings)
     return summary
+
+
+def _key(image: InputImage) -> str:
+    """The name of an image in summaries and records."""
+    return str(image.path)
+
+
+def _predict_or_fail(predictor: FilePredictor, image: InputImage, out: Path) -> Outcome:
+    """Predict one image; where that is impossible, return its path and why."""
+    try:
+        return _predict_image(predictor, image, out)
+    except NotFiniteError as bad:
+        return _key(image), f"{image.path}: {bad}"
+    except HamburgerError as bad:
+        return _key(image), str(bad)
+    except (MemoryError, RuntimeError) as full:  # on a CPU, running out of memory raises a plain RuntimeError
+        if not isinstance(full, MemoryError) and not re.search("alloc|out of memory", str(full).lower()):
+            raise
+        return _key(image), f"{image.path}: the network ran out of memory; {predictor.remedy}"
 
 
 def _predict_image(predictor: FilePredictor, image: InputImage, out: Path) -> PredictedImage:
@@ -148,7 +154,7 @@ def _predict_image(predictor: FilePredictor, image: InputImage, out: Path) -> Pr
     files = {kind: predictor.files[kind](image.name).as_posix() for kind in prediction.files}
     for kind, path in files.items():
         write_atomically(out / path, prediction.files[kind])
-    return PredictedImage(str(image.path), files, prediction.row, prediction.cells)
+    return PredictedImage(_key(image), files, prediction.row, prediction.cells)
 
 
 def check_prediction(what: str, values: Tensor) -> Tensor:
@@ -182,25 +188,10 @@ def output_names(images: Sequence[InputImage], predictor: FilePredictor) -> list
     return [path(image.name).as_posix() for image in images for path in predictor.files.values()]
 
 
-def _listed_files(summary: Path) -> set[str] | None:
-    """The files that a summary on disk lists; None where there is no summary of predictions."""
-    try:
-        content = parse_json(read_bytes(summary, MAX_SUMMARY).decode())
-    except ValueError:  # also a file that cannot be read
-        return None
-    if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in ("images", "failed")):
-        return None
-    rows = [row for row in content["images"] if isinstance(row, dict)]
-    listed = (content.get("files", [*FILES]), content.get("earlier"))
-    kinds, earlier = (value if isinstance(value, list) else [] for value in listed)
-    names = [row.get(kind) for row in rows for kind in kinds if isinstance(kind, str)]
-    return {name for name in (*names, *earlier) if isinstance(name, str) and "\0" not in name}
-
-
 def _refuse_to_overwrite(images: Sequence[InputImage], out: Path, predictor: FilePredictor) -> None:
     """Raise where a file that no prediction wrote would be overwritten."""
     inputs = {path.resolve() for image in images for path in image.paths}
-    own_files = _listed_files(out / SUMMARY)
+    own_files = listed_files(out / SUMMARY)
     for name in output_names(images, predictor):
         path = out / name
         if path.resolve() in inputs:
@@ -246,7 +237,11 @@ def notes(predictor: FilePredictor, inputs: FoundImages, summary: Summary, out: 
         yield f"{len(inputs.repeated)} named more than once, predicted once: {_list_some(inputs.repeated)}"
     if inputs.left_out:
         yield f"{len(inputs.left_out)} other files in the folders left out: {_list_some(inputs.left_out)}"
-    yield f"predicted {len(summary.done)}, failed {len(summary.failed)}; wrote {out / SUMMARY}"
+    counts = f"predicted {len(summary.done)}, failed {len(summary.failed)}"
+    if summary.left:
+        yield f"{counts}; {summary.left} images are left to other shards, the last of which completes {out / SUMMARY}"
+    else:
+        yield f"{counts}; wrote {out / SUMMARY}"
 
 
 def _list_some(paths: tuple[Path, ...]) -> str:
