@@ -6,17 +6,25 @@ import io
 import json
 import random
 import re
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import small_gan
 import small_tasks
+import torch
 from fuzz_cases import Files, Fuzzer, Mutation, mutate_bytes, mutate_json
 
+from hamburger.checkpoints.weights_file import Info
 from hamburger.cli.compare import comparison_table, describe_rows
-from hamburger.errors import OptionError
+from hamburger.errors import DataError, OptionError
+from hamburger.files import parse_json
 from hamburger.generation.recipe import check_gan_recipe
+from hamburger.inference.predict_files import FilePrediction, FilePredictor, FoundImages, InputImage, predict_folder
+from hamburger.inference.summary import SUMMARY, Shard
 from hamburger.report.page import write_report
 from hamburger.tasks import find_gan_recipe, find_training, task_of
 from hamburger.tasks.sweep import cells, check_grid, rows, variants
@@ -275,6 +283,56 @@ def read_comparison(folder: Path) -> str:
     return "\n".join([out.getvalue(), *describe_rows(finished)])
 
 
+# -- predictions in progress -------------------------------------------------------------------------------------------
+
+IMAGES = tuple(InputImage(Path(f"photos/{i}.png"), str(i)) for i in range(4))
+
+
+class NoNetwork(FilePredictor):
+    """Predicts the name of the file."""
+
+    files: ClassVar[Mapping[str, Callable[[str], Path]]] = {"label": lambda name: Path(f"{name}.png")}
+
+    def __init__(self) -> None:
+        super().__init__(torch.nn.Identity(), Info(classes=("a", "b")), torch.device("cpu"))
+
+    def __call__(self, *paths: Path) -> FilePrediction:
+        if paths[0].stem == "3":
+            raise DataError(f"{paths[0]}: broken")
+        return FilePrediction({"shares": {"a": 1.0}}, ("1 x 1", "a 100%"), {"label": paths[0].name.encode()})
+
+
+def predict_into(out: Path, *shards: Shard) -> None:
+    for shard in shards:
+        predict_folder(NoNetwork(), FoundImages(IMAGES, (), (), ()), out, shard=shard, resume=True)
+
+
+def make_predictions() -> list[Files]:
+    """The output of a finished call, and of one whose second shard is missing."""
+    made = []
+    for shards in ((Shard(),), (Shard(1, 2),)):
+        with tempfile.TemporaryDirectory() as out:
+            predict_into(Path(out), *shards)
+            made.append({path.name: path.read_bytes() for path in Path(out).iterdir()})
+    return made
+
+
+def resume_predictions(folder: Path) -> Any:
+    out = folder / "copy"  # resuming changes the files, and each case is read twice
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    for path in folder.iterdir():
+        if path.is_file():
+            shutil.copy(path, out)
+    try:
+        predict_into(out, Shard())
+        summary = parse_json((out / SUMMARY).read_text())
+        assert {row["image"] for row in summary["images"] + summary["failed"]} == {str(image.path) for image in IMAGES}
+        return {path.name: path.read_bytes() for path in out.iterdir()}
+    finally:
+        shutil.rmtree(out)
+
+
 RUNS: dict[str, Fuzzer] = {
     "recipe": Fuzzer(make_recipes, mutate_json_files("recipe"), read_recipe_file),
     "gan-recipe": Fuzzer(make_gan_recipe, mutate_json_files("recipe"), read_gan_recipe_file),
@@ -282,4 +340,5 @@ RUNS: dict[str, Fuzzer] = {
     "report": Fuzzer(make_runs, mutate_json_files(r"\.json"), read_report, quick=12),
     "gan-report": Fuzzer(make_gan_run, mutate_json_files(r"\.json"), read_gan_report, quick=12),
     "compare": Fuzzer(make_runs, mutate_json_files("(recipe|result).json"), read_comparison),
+    "predictions": Fuzzer(make_predictions, mutate_json_files("json"), resume_predictions),
 }

@@ -76,17 +76,31 @@ class Summary:
 
 def listed_files(summary: Path) -> set[str] | None:
     """The files that a summary on disk lists; None where there is no summary of predictions."""
+    content = _read_summary(summary)
+    if content is None:
+        return None
+    earlier = content.get("earlier")
+    names = [row.get(kind) for row in content["images"] for kind in _kinds(content)]
+    names += earlier if isinstance(earlier, list) else []
+    return {name for name in names if isinstance(name, str) and "\0" not in name}
+
+
+def _read_summary(path: Path) -> dict[str, Any] | None:
+    """The content of a summary of predictions, with objects in `images` and `failed`; None where there is none."""
     try:
-        content = parse_json(read_bytes(summary, MAX_SUMMARY).decode())
+        content = parse_json(read_bytes(path, MAX_SUMMARY).decode())
     except ValueError:  # also a file that cannot be read
         return None
     if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in ("images", "failed")):
         return None
-    rows = [row for row in content["images"] if isinstance(row, dict)]
-    listed = (content.get("files", [*FILES]), content.get("earlier"))
-    kinds, earlier = (value if isinstance(value, list) else [] for value in listed)
-    names = [row.get(kind) for row in rows for kind in kinds if isinstance(kind, str)]
-    return {name for name in (*names, *earlier) if isinstance(name, str) and "\0" not in name}
+    objects = {key: [row for row in content[key] if isinstance(row, dict)] for key in ("images", "failed")}
+    return content | objects
+
+
+def _kinds(summary: Mapping[str, Any]) -> list[str]:
+    """The kinds of file that the rows of a summary name."""
+    kinds = summary.get("files", [*FILES])
+    return [kind for kind in kinds if isinstance(kind, str)] if isinstance(kinds, list) else []
 
 
 # -- records of predictions in progress --------------------------------------------------------------------------------
@@ -235,22 +249,18 @@ def _better(first: Outcome | None, second: Outcome) -> Outcome:
 
 def _earlier(out: Path) -> Iterator[tuple[Path, Mapping[str, Any], dict[str, Outcome]]]:
     """Yield path, settings and outcomes of the summary and of all record files of a folder."""
-    summary = out / SUMMARY
-    if listed_files(summary) is not None:
-        content = parse_json(read_bytes(summary, MAX_SUMMARY).decode())
-        kinds = [kind for kind in content.get("files", ()) if isinstance(kind, str)]
-        rows = [row for row in content["failed"] + content["images"] if isinstance(row, dict)]
+    content = _read_summary(out / SUMMARY)
+    if content is not None:
         outcomes: dict[str, Outcome] = {}
-        for row in rows:
-            if not isinstance(row.get("image"), str):
-                continue
-            if isinstance(row.get("reason"), str):
-                outcomes[row["image"]] = (row["image"], row["reason"])
-                continue
-            files = {kind: row[kind] for kind in kinds if isinstance(row.get(kind), str)}
-            more = {name: value for name, value in row.items() if name != "image" and name not in files}
-            outcomes[row["image"]] = PredictedImage(row["image"], files, more, ())
-        yield summary, content, outcomes
+        for row in content["failed"] + content["images"]:
+            image, reason = row.get("image"), row.get("reason")
+            if isinstance(image, str) and isinstance(reason, str):
+                outcomes[image] = (image, reason)
+            elif isinstance(image, str):
+                files = {kind: row[kind] for kind in _kinds(content) if isinstance(row.get(kind), str)}
+                more = {name: value for name, value in row.items() if name != "image" and name not in files}
+                outcomes[image] = PredictedImage(image, files, more, ())
+        yield out / SUMMARY, content, outcomes
     for path in sorted(out.glob(RECORDS)):
         if (records := RecordFile.parse(read_bytes(path, MAX_SUMMARY, "predict"), path)) is not None:
             yield path, records.settings, records.outcomes
