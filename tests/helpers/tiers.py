@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-# Its exporters fail on symbolic sizes, and its dispatch modes see fewer calls.
+# Its exporters fail on symbolic sizes, it cannot distinguish export from compilation, its dispatch modes see less.
 not_on_torch_2_6 = pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="torch 2.6 cannot do this")
 
 
