@@ -202,7 +202,7 @@ class Hamburger(nn.Module):
 
     def _plan_fused_block(self, x: Tensor) -> fused_block.FusedBlock | None:
         """The fused block that runs this layer for x (b c ...); None on a CPU and wherever the kernels do not apply."""
-        if not isinstance(self.ham, HamLayer):
+        if not isinstance(self.ham, HamLayer) or self.ham.sharded is not None:
             return None
         requested = resolve_backend(self.ham.backend, x)
         return None if requested == "plain" else fused_block.plan_block(self, x, requested)
@@ -239,7 +239,9 @@ class Hamburger(nn.Module):
             if shape[1 if tokens else -1] == self.channels:
                 hint = f"; for that layout build it with layout='{LAYOUTS[not tokens]}'"
             raise ShapeError(f"Hamburger: built for {self.channels} channels, got {shape} as {axes}{hint}")
-        if 0 in shape:
+        # of a sharded map a process may have no positions; raising there would leave the others waiting
+        sharded = isinstance(self.ham, HamLayer) and self.ham.sharded is not None
+        if 0 in shape[:1] if sharded else 0 in shape:
             raise ShapeError(f"Hamburger: every axis of the input must have at least one entry, got {shape}")
         check_finite("Hamburger", "the input", z)
 

@@ -12,6 +12,7 @@ from hamburger import distributed
 from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_positive, check_seed
 from hamburger.hams.base import Ham, weyl_multipliers, weyl_uniform
 from hamburger.hams.decompose import BPTT, Gradient, as_gradient, as_ham, bptt, one_step, solve_ham
+from hamburger.hams.sharded import ShardedHam
 from hamburger.kernels.dispatch import BACKENDS
 from hamburger.layers.recompute import RecentBases
 from hamburger.linalg import normalize_columns
@@ -103,6 +104,7 @@ class HamLayer(nn.Module):
             )
         self.ham, self.dim, self.heads, self.axis, self.grad = ham, dim, heads, axis, grad
         self.backend = backend
+        self.sharded: ShardedHam | None = None  # set by `hb.shard_positions`
         self.steps, self.eval_steps = steps, steps if eval_steps is None else eval_steps
         self.dictionary: Dictionary | PositionDictionary = (
             Dictionary(ham, heads=heads, dim=dim // heads, init=init, seed=seed, momentum=online_momentum)
@@ -115,15 +117,20 @@ class HamLayer(nn.Module):
             raise ShapeError(f"HamLayer: built for b d n with d = {self.dim}, got {tuple(x.shape)}")
         folded = x.unflatten(1, (self.heads, -1)).flatten(0, 1)  # (b s) d n
         data = folded if self.axis == "spatial" else folded.mT
-        self.ham.check(data.shape[1], data.shape[2])
+        ham = self.ham if self.sharded is None else self.sharded
+        ham.check(data.shape[1], data.shape[2])
         bases = self.dictionary(data)
         if bases is None and dist.is_available() and dist.is_initialized():
             # each process takes its rows of what a single process draws for the global batch
-            like, d = widen(data[:0]), data.shape[1]
-            bases = distributed.draw_for_global_batch(lambda rows: self.ham.draw(rows, d, like=like), data.shape[0])
+            like, b, d = widen(data[:0]), data.shape[0], data.shape[1]
+            bases = (
+                distributed.draw_for_global_batch(lambda rows: ham.draw(rows, d, like=like), b)
+                if self.sharded is None
+                else distributed.draw_for_shards(lambda rows: ham.draw(rows, d, like=like), b, self.sharded.group)
+            )
         out = solve_ham(
             data,
-            self.ham,
+            ham,
             steps=self.steps if self.training else self.eval_steps,
             grad=self.grad,
             bases=bases,
@@ -136,7 +143,8 @@ class HamLayer(nn.Module):
     def extra_repr(self) -> str:
         steps = f"{self.steps}" if self.steps == self.eval_steps else f"{self.steps}, eval_steps={self.eval_steps}"
         backend = "" if self.backend == "auto" else f", backend={self.backend}"
-        return f"{self.ham}, steps={steps}, grad={self.grad}, heads={self.heads}, axis={self.axis}{backend}"
+        shards = "" if self.sharded is None else f", processes={self.sharded.mesh.size()}"
+        return f"{self.ham}, steps={steps}, grad={self.grad}, heads={self.heads}, axis={self.axis}{backend}{shards}"
 
 
 class Dictionary(nn.Module):
