@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from datetime import timedelta
 
 import forkserver
 import pytest
 import torch
 import torch.distributed as dist
-from tiers import full_except
+from tiers import GLOO_AVERAGES, full_except
 from tolerances import assert_close
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -216,6 +218,8 @@ def test_the_local_part_of_a_dtensor_is_a_shard(world, folders):
 
 # -- with data parallelism ---------------------------------------------------------------------------------------------
 
+WRAPPERS = {"ddp": DistributedDataParallel} | ({"fsdp": fully_shard} if GLOO_AVERAGES else {})
+
 
 def data_parallel_worker(rank, folder):
     start_group(rank, 4, folder)
@@ -224,34 +228,32 @@ def data_parallel_worker(rank, folder):
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=axes)
         sample, part = mesh["data"].get_local_rank(), mesh["rows"].get_local_rank()
         apart = hb.shard_positions(build("fixed"), mesh["rows"])  # each sample has its own batch statistics
-        layer = convert_sync(hb.shard_positions(build("nmf-bptt"), mesh["rows"]))
-        parallel = DistributedDataParallel(layer)
-        torch.manual_seed(0)
         z, weight = (draw_map("", seed)[sample : sample + 1, :, share(part, ROWS[2])] for seed in (0, 1))
-        out = parallel(z)
-        ((out * weight).sum() * 4).backward()  # DDP averages over 4 processes
-        gradients = {name: p.grad for name, p in layer.named_parameters()}
-        results[axes[0]] = {
-            "out": out.detach(),
-            "apart": apart(z).detach(),
-            "parameters": gradients,
-            "at": (sample, part),
-        }
+        for name, wrap in WRAPPERS.items():
+            layer = convert_sync(hb.shard_positions(build("nmf-bptt"), mesh["rows"]))
+            wrapped = wrap(layer)
+            torch.manual_seed(0)
+            out = wrapped(z)
+            ((out * weight).sum() * 4).backward()  # both average over 4 processes
+            gradients = {name: p.grad for name, p in layer.named_parameters()}
+            gradients = {name: g.full_tensor() if isinstance(g, DTensor) else g for name, g in gradients.items()}
+            results[axes[0], name] = {"out": out.detach(), "parameters": gradients, "at": (sample, part)}
+            results[axes[0], name]["apart"] = apart(z).detach()
     torch.save(results, f"{folder}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
 
 @pytest.mark.full
-def test_samples_and_rows_over_four_processes_under_ddp(tmp_path):
+def test_samples_and_rows_over_four_processes_under_ddp_and_fsdp(tmp_path):
     forkserver.run(data_parallel_worker, str(tmp_path), processes=4)
     ranks = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(4)]
     layer = build("nmf-bptt")
     torch.manual_seed(0)
     out = layer(draw_map("", 0))
     (out * draw_map("", 1)).sum().backward()
-    for axes in ("data", "rows"):
-        for result in (rank[axes] for rank in ranks):
+    for key in itertools.product(("data", "rows"), WRAPPERS):
+        for result in (rank[key] for rank in ranks):
             sample, part = result["at"]
             assert_close(result["out"], out[sample : sample + 1, :, share(part, ROWS[2])])
             apart = build("fixed")(draw_map("", 0)[sample : sample + 1])
