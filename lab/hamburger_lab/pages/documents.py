@@ -66,6 +66,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "contexts": lambda results: contexts_table(),
     "core-speed": lambda results: hams.core_speed_table(results.rows("core_cpu")),
     "core-table": lambda results: hams.core_table(results.rows("core_cpu")),
+    "carried-steps": lambda results: hams.carried_table(results.rows("carried_dictionary_cpu")),
     "ham-h200": lambda results: hams.roofline_table(results.rows("ham_h200")),
     "profile-h200": lambda results: hams.profile_markdown(results.rows("profile_h200")),
     "readme-accuracy": readme.accuracy_table,
