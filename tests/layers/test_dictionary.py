@@ -9,6 +9,7 @@ from tiers import not_on_torch_2_6
 from tolerances import assert_close
 
 import hamburger as hb
+from hamburger.layers import fused_block
 
 
 def layer_with(init, **options):
@@ -143,6 +144,12 @@ def test_an_exported_layer_carries_nothing():
     for _ in range(2):
         assert_close(graph(x), expected)
     assert_close(layer.eval()(x), expected)
+
+
+def test_no_fused_block_evaluates_a_layer_that_carries_bases():
+    layer = hb.Hamburger(16, rank=4, init="carry")
+    assert fused_block.find_parts(layer) is not None  # in training it draws, as with init="random"
+    assert fused_block.find_parts(layer.eval()) is None
 
 
 @not_on_torch_2_6  # which cannot tell compilation from export

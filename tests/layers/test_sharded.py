@@ -17,6 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import hamburger as hb
 from hamburger.hams.decompose import solve_ham
@@ -100,7 +101,7 @@ def share(rank, sizes):
 
 
 def start_group(rank, world, folder):
-    patience = timedelta(seconds=90)  # of a process whose peer has failed
+    patience = timedelta(minutes=5)  # of a process whose peer has failed
     rendezvous = f"file://{folder}/rendezvous"
     dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=world, timeout=patience)
 
@@ -122,6 +123,8 @@ def worker(rank, sizes, cases, folder):
         results[name] = decompose(name, share(rank, sizes), mesh)
     results["messages"] = {grad: list_messages(grad, share(rank, sizes), mesh) for grad in ("one-step", "bptt")}
     results["dtensor"] = run_on_dtensor(mesh)
+    modes = ("eager", "checkpointed", "compiled") if len(sizes) == 4 else ("eager", "checkpointed")
+    results["modes"] = [run_in(mode, share(rank, sizes), mesh) for mode in modes]
     torch.save(results, f"{folder}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
@@ -159,6 +162,19 @@ def run_on_dtensor(mesh):
     out = DTensor.from_local(layer(z.to_local()), mesh, [Shard(2)], shape=z.shape, stride=z.stride())
     out.square().sum().backward()
     return {"out": out.full_tensor().detach(), "input": z.grad.full_tensor()}
+
+
+def run_in(mode, rows, mesh):
+    """Output, gradients and buffers of a training step."""
+    layer = hb.shard_positions(build("nmf-bptt"), mesh)
+    call = torch.compile(layer, backend="aot_eager") if mode == "compiled" else layer
+    if mode == "checkpointed":
+        call = functools.partial(checkpoint, layer, use_reentrant=False)
+    z = draw_map("", 0)[:, :, rows].clone().requires_grad_()
+    torch.manual_seed(0)
+    out = call(z)
+    out.square().sum().backward()
+    return [out.detach(), z.grad, *(p.grad for p in layer.parameters()), *(b.double() for b in layer.buffers())]
 
 
 @functools.cache
@@ -203,6 +219,15 @@ def test_a_step_sends_one_message_and_the_one_step_gradient_none(folders):
     for results in run(2, folders[2]):
         step = 2 * (8 * 6 + 6 * 6)  # of two samples: d r and r^2 numbers
         assert results["messages"] == {"one-step": ([step] * 3, []), "bptt": ([step] * 3, [step] * 3)}
+
+
+@pytest.mark.parametrize("world", full_except([2], ROWS))
+def test_checkpointing_and_compilation_change_nothing(world, folders):
+    for results in run(world, folders[world]):
+        eager, *others = results["modes"]
+        for tensors in others:
+            for actual, expected in zip(tensors, eager, strict=True):
+                assert_close(actual, expected)
 
 
 @pytest.mark.parametrize("world", full_except([2], ROWS))
@@ -307,6 +332,13 @@ def test_what_cannot_be_sharded_raises_and_changes_nothing(options, message, mes
     with pytest.raises(hb.OptionError, match=message):
         hb.shard_positions(layer, mesh)
     assert all(a is b for a, b in zip(layer.modules(), modules, strict=True)) and layer.ham.sharded is None
+
+
+def test_the_fused_kernels_are_never_asked(mesh, monkeypatch):
+    layer = hb.shard_positions(hb.Hamburger(8, rank=2), mesh)
+    monkeypatch.setenv("HAM_BACKEND", "fused")
+    with pytest.raises(hb.OptionError, match="there is no kernel for ShardedHam"):
+        layer(torch.randn(1, 8, 3, 3))
 
 
 def test_other_layers_and_meshes_raise(mesh):

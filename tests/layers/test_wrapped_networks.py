@@ -62,7 +62,7 @@ def train(net, share):
 
 
 def worker(rank, folder):
-    rendezvous, patience = f"file://{folder}/rendezvous", timedelta(seconds=90)
+    rendezvous, patience = f"file://{folder}/rendezvous", timedelta(minutes=5)
     dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=2, timeout=patience)
     mesh = init_device_mesh("cpu", (2,))
     results = {}
