@@ -307,7 +307,9 @@ def test_a_sharded_layer_can_be_copied_and_keeps_its_state_dict(mesh):
     assert isinstance(layer.norm, SyncBatchNorm) and layer.norm.mesh is mesh
     for each in (layer, copy.deepcopy(layer)):
         assert_close(each(z), expected)
+    assert hb.shard_positions(layer, other := init_device_mesh("cpu", (1,))).norm.mesh is other
     assert convert_sync(layer).norm.mesh is None
+    assert hb.shard_positions(layer, mesh).norm.mesh is None  # over all processes already
 
 
 class OwnStep(hb.NMF):

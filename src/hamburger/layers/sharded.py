@@ -59,7 +59,8 @@ def shard_positions(layer: Layer, mesh: DeviceMesh) -> Layer:
         ham.sharded = ShardedHam(rank=ham.ham.rank, ham=ham.ham, mesh=mesh)
     for parent in layer.modules():
         for name, child in parent.named_children():
-            if isinstance(child, _BatchNorm) and not isinstance(child, (SyncBatchNorm, nn.SyncBatchNorm)):
+            over_all = isinstance(child, nn.SyncBatchNorm) or (isinstance(child, SyncBatchNorm) and child.mesh is None)
+            if isinstance(child, _BatchNorm) and not over_all:  # one over all processes remains that
                 norm = convert_sync(child)
                 assert isinstance(norm, SyncBatchNorm)
                 norm.mesh = mesh
