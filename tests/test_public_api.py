@@ -23,7 +23,7 @@ NAMES = (
     *("Hamburger", "HamLayer", "contexts", "create_context", "list_contexts", "debug"),
     *("create_model", "create_gan", "create_classifier", "create_detector", "create_stereo"),
     *("load", "train", "Predictor", "list_models", "list_weights", "errors"),
-    *("insert_context", "remove_contexts", "replace_attention"),
+    *("insert_context", "remove_contexts", "replace_attention", "shard_positions"),
     *(
         "HamburgerError",
         "ShapeError",

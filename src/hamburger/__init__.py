@@ -40,7 +40,7 @@ from hamburger.hams import (
     one_step,
 )
 from hamburger.insertion import insert_context, remove_contexts, replace_attention
-from hamburger.layers import Hamburger, HamLayer
+from hamburger.layers import Hamburger, HamLayer, shard_positions
 from hamburger.tensors import debug
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ __all__ = [
     "OptionError", "Predictor", "ShapeError", "TrainingError", "Truncated", "UnknownNameError", "bptt", "contexts",
     "create_classifier", "create_context", "create_detector", "create_gan", "create_model", "create_stereo",
     "debug", "decompose", "errors", "hams", "insert_context", "list_contexts", "list_models", "list_weights",
-    "load", "one_step", "remove_contexts", "replace_attention", "train",
+    "load", "one_step", "remove_contexts", "replace_attention", "shard_positions", "train",
 ]
 # fmt: on
 

@@ -1,6 +1,6 @@
 """Sums and random draws over ranks, so that data-parallel runs match one process on the global batch.
 
-Everything here also works without torch.distributed, as rank 0 of 1.
+Everything here also works without torch.distributed, as rank 0 of 1. A `group` of None means all processes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def world_size() -> int:
+def world_size(group: Any = None) -> int:
     """Return the number of processes."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size(group) if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
@@ -23,12 +23,12 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
-def sum_over_ranks(x: Tensor) -> Tensor:
-    """Return the sum over all ranks, without a gradient; with one rank, the input itself."""
-    if world_size() == 1:
+def sum_over_ranks(x: Tensor, group: Any = None) -> Tensor:
+    """Return the sum over all ranks, without a gradient; with one rank, the input itself. Every rank has equal bits."""
+    if world_size(group) == 1:
         return x
-    x = x.detach().clone()
-    dist.all_reduce(x)
+    x = x.detach().clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(x, group=group)
     return x
 
 
@@ -51,17 +51,18 @@ def gather_objects(value: Any) -> list[Any]:
 
 class _SumOverRanks(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return sum_over_ranks(x)
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        return sum_over_ranks(x, group)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return sum_over_ranks(grad)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _SumOverRanks.apply(grad, ctx.group), None
 
 
-def sum_over_ranks_with_gradient(x: Tensor) -> Tensor:
+def sum_over_ranks_with_gradient(x: Tensor, group: Any = None) -> Tensor:
     """Return the sum over all ranks. Its gradient is that of the summed losses of all ranks."""
-    return x if world_size() == 1 else _SumOverRanks.apply(x)
+    return x if world_size(group) == 1 else _SumOverRanks.apply(x, group)
 
 
 def draw_for_global_batch(draw: Callable[[int], Tensor], b: int) -> Tensor:
@@ -72,6 +73,21 @@ def draw_for_global_batch(draw: Callable[[int], Tensor], b: int) -> Tensor:
     if world_size() == 1:
         return draw(b)
     return draw(world_size() * b)[rank() * b : (rank() + 1) * b]
+
+
+def draw_for_shards(draw: Callable[[int], Tensor], b: int, group: Any) -> Tensor:
+    """Return the b rows of `draw_for_global_batch` where the processes of `group` hold parts of the same b samples.
+
+    The groups divide all processes as the axes of a mesh do. The first process of a group sends the others its rows,
+    so that they are equal even where generators differ.
+    """
+    ranks = dist.get_process_group_ranks(group)
+    first, stride = ranks[0], ranks[1] - ranks[0] if len(ranks) > 1 else 1
+    index = first // (stride * len(ranks)) * stride + first % stride  # of this group, in order of first ranks
+    rows = draw(world_size() // len(ranks) * b)[index * b : (index + 1) * b].contiguous()
+    if len(ranks) > 1:
+        dist.broadcast(rows, src=first, group=group)
+    return rows
 
 
 def is_equal_on_all_ranks(x: Tensor) -> bool:

@@ -117,14 +117,14 @@ def test_ranks_share_one_mean_of_unequal_batches(monkeypatch):
     alone.load_state_dict(start.state_dict())
     alone.train()(x)
     for name, value in (("is_initialized", True), ("get_world_size", 2)):
-        monkeypatch.setattr(dist, name, lambda value=value: value)
+        monkeypatch.setattr(dist, name, lambda *group, value=value: value)
     shards = (x[:1], x[1:])
-    monkeypatch.setattr(dist, "all_reduce", lambda t: sent.append(t.clone()))
+    monkeypatch.setattr(dist, "all_reduce", lambda t, group: sent.append(t.clone()))
     for shard in shards:
         layer = build()
         layer.load_state_dict(start.state_dict())
         layer.train()(shard)
-    monkeypatch.setattr(dist, "all_reduce", lambda t: t.copy_(sent[0] + sent[1]))
+    monkeypatch.setattr(dist, "all_reduce", lambda t, group: t.copy_(sent[0] + sent[1]))
     for shard in shards:
         layer = build()
         layer.load_state_dict(start.state_dict())

@@ -25,7 +25,7 @@ def context(*preload):
     return made
 
 
-def run(worker, *args):
-    """Run `worker(rank, *args)` in two processes and wait for both."""
+def run(worker, *args, processes=2):
+    """Run `worker(rank, *args)` in several processes and wait for all."""
     context()
-    mp.start_processes(worker, args, nprocs=2, start_method="forkserver")
+    mp.start_processes(worker, args, nprocs=processes, start_method="forkserver")

@@ -1,13 +1,15 @@
-"""The four initialisations of Table 8, and the online dictionary over batches and processes."""
+"""The four initialisations of Table 8, the online dictionary over batches and processes, and the one for video."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torch.nn.functional as F
+from tiers import not_on_torch_2_6
 from tolerances import assert_close
 
 import hamburger as hb
+from hamburger.layers import fused_block
 
 
 def layer_with(init, **options):
@@ -92,3 +94,70 @@ def test_nonfinite_batch_does_not_change_an_online_dictionary(ham):
     layer(torch.rand(2, 12, 9))
     assert layer.ham.dictionary.bases.isfinite().all()
     assert not torch.equal(layer.ham.dictionary.bases, before)
+
+
+# -- carried from frame to frame ---------------------------------------------------------------------------------------
+
+
+def carry(ham="nmf", **options):
+    options |= {"temperature": 0.5} if ham != "nmf" else {}
+    return hb.HamLayer(hb.hams.create(ham, rank=4, **options), 12, steps=5, eval_steps=2, init="carry").eval()
+
+
+@pytest.mark.parametrize("ham", ["nmf", "vq", "cd"])
+def test_a_frame_starts_from_the_bases_of_the_previous_call(ham):
+    layer, frames = carry(ham), torch.rand(4, 2, 12, 30)
+    bases = layer.dictionary.bases
+    for steps, frame in zip((5, 2, 2, 2), frames, strict=True):
+        out = hb.decompose(frame, layer.ham, steps=steps, bases=bases)
+        assert_close(layer(frame), out.reconstruction, slack=10)
+        bases = F.normalize(out.bases, dim=1)
+    assert list(layer.state_dict()) == ["dictionary.bases"]
+
+
+def test_a_new_video_starts_from_the_stored_bases():
+    layer, x = carry(), torch.rand(2, 12, 30)
+    first, second = layer(x), layer(x)
+    assert not torch.equal(first, second)
+    assert torch.equal(layer.eval()(x), first)
+    assert torch.equal(layer(x[:1]), carry()(x[:1]))  # another batch size
+    layer.train()
+    torch.manual_seed(0)
+    drawn = layer(x)
+    torch.manual_seed(0)
+    assert torch.equal(drawn, hb.decompose(x, layer.ham, steps=5).reconstruction)
+    assert torch.equal(layer.eval()(x), first)
+
+
+def test_black_and_broken_frames_do_not_spoil_the_next():
+    layer, x = carry(), torch.rand(2, 12, 30)
+    layer(x)
+    layer(torch.stack([torch.zeros(12, 30), torch.full((12, 30), float("nan"))]))
+    stored = hb.decompose(x, layer.ham, steps=2, bases=layer.dictionary.bases)
+    assert_close(layer(x), stored.reconstruction)
+
+
+def test_an_exported_layer_carries_nothing():
+    layer, x = carry(), torch.rand(2, 12, 30)
+    expected = layer(x)
+    graph = torch.export.export(layer, (x,), strict=False).module()
+    for _ in range(2):
+        assert_close(graph(x), expected)
+    assert_close(layer.eval()(x), expected)
+
+
+def test_no_fused_block_evaluates_a_layer_that_carries_bases():
+    layer = hb.Hamburger(16, rank=4, init="carry")
+    assert fused_block.find_parts(layer) is not None  # in training it draws, as with init="random"
+    assert fused_block.find_parts(layer.eval()) is None
+
+
+@not_on_torch_2_6  # which cannot tell compilation from export
+@pytest.mark.full
+def test_a_compiled_layer_carries_its_bases():
+    frames = torch.rand(3, 2, 12, 30)
+    eager, compiled = carry(), torch.compile(carry(), backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        for frame in frames:
+            assert_close(compiled(frame), eager(frame), slack=10)
+    torch._dynamo.reset()

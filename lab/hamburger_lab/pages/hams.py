@@ -103,3 +103,25 @@ def profile_markdown(rows: Sequence[Row]) -> str:
     )
     header = ["module", "kernel", *(f"{mode}, n = {n:,}" for mode, n in columns)]
     return f"{markdown_table(header, list(kernel_lines(rows, columns)))}\n\n{note}"
+
+
+def carried_table(rows: Sequence[Row]) -> str:
+    """Return the errors on video of a fixed and of a carried dictionary, and the carried steps that match the most."""
+    most = max(row["steps"] for row in rows)
+    lines = []
+    for ham, speed in dict.fromkeys((row["ham"], row["speed"]) for row in rows):
+        errors: dict[tuple[str, int], float] = {}
+        for init, steps in dict.fromkeys((row["init"], row["steps"]) for row in rows):
+            photos = select_rows(rows, ham=ham, speed=speed, init=init, steps=steps)
+            errors[init, steps] = sum(row["error"] for row in photos) / len(photos)
+        reached = [k for k in range(1, most + 1) if errors["carry", k] <= errors["fixed", most]]
+        shown = [errors["fixed", 1], errors["fixed", most], errors["carry", 1], errors["carry", most]]
+        lines.append([ham, str(speed), *(f"{error:.3f}" for error in shown), str(reached[0]) if reached else "none"])
+    header = ["ham", "pixels a frame", "fixed, K = 1", f"fixed, K = {most}", "carry, K = 1", f"carry, K = {most}"]
+    r = rows[0]
+    return (
+        f"{markdown_table([*header, f'carried steps as good as fixed, K = {most}'], lines)}\n\n"
+        f"Relative error of D C, mean over {r['frames'] - 1} frames of windows that move over "
+        f"{len({row['photo'] for row in rows})} photos; X holds pixel patches, d = {r['d']}, n = {r['n']}, "
+        f"r = {r['r']} (`lab/experiments/carried_dictionary.py`, {r['hardware']})."
+    )

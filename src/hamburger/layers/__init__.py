@@ -2,5 +2,6 @@
 
 from hamburger.layers.burger import Hamburger
 from hamburger.layers.ham import HamLayer
+from hamburger.layers.sharded import shard_positions
 
-__all__ = ["HamLayer", "Hamburger"]
+__all__ = ["HamLayer", "Hamburger", "shard_positions"]

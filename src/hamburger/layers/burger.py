@@ -32,7 +32,7 @@ from hamburger.tensors import HALF_MAX, check_finite, check_tensor, widen
 Version = Literal["paper", "v1", "v2", "v2+"]
 Part = Literal["lower", "ham", "upper"]
 Layout = Literal["channels", "tokens"]
-Init = Literal["random", "fixed", "learned", "online"]
+Init = Literal["random", "fixed", "learned", "online", "carry"]
 CodesInit = Literal["softmax", "cosine", "uniform"]
 VERSIONS = get_args(Version)
 LAYOUTS = get_args(Layout)
@@ -69,7 +69,9 @@ class Hamburger(nn.Module):
       burger zero at first, and allows `dual`: half of a doubled width decomposed along channels.
     - `inner`: the paper's d, by default the channels. `heads` splits it into sections with one dictionary each.
     - `steps`: the paper's K, in training; `eval_steps` in evaluation, the same by default.
-    - `init`: "random", "fixed", "learned" (differentiated by BPTT) or "online": see `layers.ham.Dictionary`.
+    - `init`: "random", "fixed", "learned" (differentiated by BPTT), "online" or "carry": see `layers.ham.Dictionary`.
+      "carry" is for video: in evaluation a frame starts from the bases of the previous call and runs `eval_steps`; the
+      first frame runs `steps`. `eval()` begins a new video.
     - `grad`: "one-step" (default), "truncated:m", "bptt" (default with init="learned"), "implicit", or a strategy.
     - `parts`: which of {"lower", "ham", "upper"} to build, for the ablations of Table 2. The norm is always built.
     - `seed`: of the dictionary that evaluation starts from. It is in the state dict: loading weights loads it too.
@@ -202,7 +204,7 @@ class Hamburger(nn.Module):
 
     def _plan_fused_block(self, x: Tensor) -> fused_block.FusedBlock | None:
         """The fused block that runs this layer for x (b c ...); None on a CPU and wherever the kernels do not apply."""
-        if not isinstance(self.ham, HamLayer):
+        if not isinstance(self.ham, HamLayer) or self.ham.sharded is not None:
             return None
         requested = resolve_backend(self.ham.backend, x)
         return None if requested == "plain" else fused_block.plan_block(self, x, requested)
@@ -239,7 +241,9 @@ class Hamburger(nn.Module):
             if shape[1 if tokens else -1] == self.channels:
                 hint = f"; for that layout build it with layout='{LAYOUTS[not tokens]}'"
             raise ShapeError(f"Hamburger: built for {self.channels} channels, got {shape} as {axes}{hint}")
-        if 0 in shape:
+        # of a sharded map a process may have no positions; raising there would leave the others waiting
+        sharded = isinstance(self.ham, HamLayer) and self.ham.sharded is not None
+        if 0 in shape[:1] if sharded else 0 in shape:
             raise ShapeError(f"Hamburger: every axis of the input must have at least one entry, got {shape}")
         check_finite("Hamburger", "the input", z)
 

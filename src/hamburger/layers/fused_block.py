@@ -69,6 +69,8 @@ def find_parts(layer: Hamburger) -> BlockParts | None:
     if type(ham) is not HamLayer or get("cheese") is not None or get("channel_ham") is not None or norm is None:
         return None
     dictionary = ham._modules["dictionary"]
+    if isinstance(dictionary, Dictionary) and dictionary.init == "carry" and not dictionary.training:
+        return None  # the kernels keep no bases from call to call
     if type(lower) is not Bread or type(upper) is not Bread or type(dictionary) is not Dictionary or ham.heads != 1:
         return None
     if not (_is_unhooked(lower) and _is_unhooked(upper) and _is_unhooked(ham) and _is_unhooked(dictionary)):
@@ -226,7 +228,7 @@ def _initial_bases(parts: BlockParts, x: Tensor, *, raw: bool = False) -> tuple[
     if dictionary.init == "learned":
         with torch.no_grad():
             return dictionary(x).float().contiguous(), False
-    if dictionary.init != "random" or not dictionary.training:
+    if dictionary.init not in ("random", "carry") or not dictionary.training:
         # usually no copy: one dictionary for all samples
         return dictionary.stored(x.flatten(2)).float().contiguous(), False
     bases = dictionary.bases

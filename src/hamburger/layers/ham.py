@@ -12,13 +12,14 @@ from hamburger import distributed
 from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_positive, check_seed
 from hamburger.hams.base import Ham, weyl_multipliers, weyl_uniform
 from hamburger.hams.decompose import BPTT, Gradient, as_gradient, as_ham, bptt, one_step, solve_ham
+from hamburger.hams.sharded import ShardedHam
 from hamburger.kernels.dispatch import BACKENDS
 from hamburger.layers.recompute import RecentBases
-from hamburger.linalg import normalize_columns
-from hamburger.tensors import HALF, autocast_dtype, full_precision, is_recomputing, widen
+from hamburger.linalg import EPS, normalize_columns
+from hamburger.tensors import HALF, autocast_dtype, full_precision, is_exporting, is_recomputing, widen
 
 AXES = ("spatial", "channel")
-INITS = ("random", "fixed", "learned", "online")  # the four initialisations of the paper's Table 8
+INITS = ("random", "fixed", "learned", "online", "carry")  # the four of the paper's Table 8, and one for video
 
 
 class Bread(nn.Module):
@@ -103,6 +104,7 @@ class HamLayer(nn.Module):
             )
         self.ham, self.dim, self.heads, self.axis, self.grad = ham, dim, heads, axis, grad
         self.backend = backend
+        self.sharded: ShardedHam | None = None  # set by `hb.shard_positions`
         self.steps, self.eval_steps = steps, steps if eval_steps is None else eval_steps
         self.dictionary: Dictionary | PositionDictionary = (
             Dictionary(ham, heads=heads, dim=dim // heads, init=init, seed=seed, momentum=online_momentum)
@@ -115,16 +117,23 @@ class HamLayer(nn.Module):
             raise ShapeError(f"HamLayer: built for b d n with d = {self.dim}, got {tuple(x.shape)}")
         folded = x.unflatten(1, (self.heads, -1)).flatten(0, 1)  # (b s) d n
         data = folded if self.axis == "spatial" else folded.mT
-        self.ham.check(data.shape[1], data.shape[2])
+        ham = self.ham if self.sharded is None else self.sharded
+        ham.check(data.shape[1], data.shape[2])
+        # the first frame of a video is solved as in training, the others start where it ended
+        full = self.training or (isinstance(self.dictionary, Dictionary) and self.dictionary.is_first_frame(data))
         bases = self.dictionary(data)
         if bases is None and dist.is_available() and dist.is_initialized():
             # each process takes its rows of what a single process draws for the global batch
-            like, d = widen(data[:0]), data.shape[1]
-            bases = distributed.draw_for_global_batch(lambda rows: self.ham.draw(rows, d, like=like), data.shape[0])
+            like, b, d = widen(data[:0]), data.shape[0], data.shape[1]
+            bases = (
+                distributed.draw_for_global_batch(lambda rows: ham.draw(rows, d, like=like), b)
+                if self.sharded is None
+                else distributed.draw_for_shards(lambda rows: ham.draw(rows, d, like=like), b, self.sharded.group)
+            )
         out = solve_ham(
             data,
-            self.ham,
-            steps=self.steps if self.training else self.eval_steps,
+            ham,
+            steps=self.steps if full else self.eval_steps,
             grad=self.grad,
             bases=bases,
             backend=self.backend,
@@ -136,7 +145,8 @@ class HamLayer(nn.Module):
     def extra_repr(self) -> str:
         steps = f"{self.steps}" if self.steps == self.eval_steps else f"{self.steps}, eval_steps={self.eval_steps}"
         backend = "" if self.backend == "auto" else f", backend={self.backend}"
-        return f"{self.ham}, steps={steps}, grad={self.grad}, heads={self.heads}, axis={self.axis}{backend}"
+        shards = "" if self.sharded is None else f", processes={self.sharded.mesh.size()}"
+        return f"{self.ham}, steps={steps}, grad={self.grad}, heads={self.heads}, axis={self.axis}{backend}{shards}"
 
 
 class Dictionary(nn.Module):
@@ -147,6 +157,8 @@ class Dictionary(nn.Module):
     - "learned": a parameter, which only back-propagation through all steps can train.
     - "online": a running average of the final bases of the training batches, over all processes. A recomputation by
       gradient checkpointing starts from the bases of the first pass and does not count as a further batch.
+    - "carry", for video: in training drawn for every sample; in evaluation the final bases of the previous call, with
+      unit columns. A first call, one with another batch size, and one after `eval()` start from the stored bases.
     """
 
     bases: Tensor
@@ -163,11 +175,25 @@ class Dictionary(nn.Module):
         else:
             self.register_buffer("bases", bases)
         self._recent = RecentBases()
+        self._carried: Tensor | None = None  # (b s) d r
+
+    def train(self, mode: bool = True) -> Dictionary:
+        self._carried = None
+        return super().train(mode)
+
+    def is_first_frame(self, x: Tensor) -> bool:
+        """Whether a call on x ((b s) d n) is the first of a video, which has no previous bases."""
+        if self.init != "carry" or self.training:
+            return False
+        known = self._carried
+        return is_exporting() or known is None or known.shape[0] != x.shape[0] or known.device != x.device
 
     def forward(self, x: Tensor) -> Tensor | None:
         """Bases for x ((b s) d n), or None where `decompose` draws them."""
-        if self.init == "random" and self.training:
+        if self.init in ("random", "carry") and self.training:
             return None
+        if self.init == "carry" and not self.is_first_frame(x):
+            return self._carried
         # an optimiser may learn negative entries; NMF has to start from non-negative bases
         bases = self.bases.abs() if self.init == "learned" and self.nonnegative else self.stored(x)
         return bases.repeat(x.shape[0] // self.heads, 1, 1)
@@ -180,7 +206,9 @@ class Dictionary(nn.Module):
 
     @torch.no_grad()
     def update(self, bases: Tensor) -> None:
-        """Move an online dictionary towards the mean of these bases ((b s) d r). Does nothing in evaluation."""
+        """Move an online dictionary towards the mean of these bases ((b s) d r), in training; or carry them."""
+        if self.init == "carry" and not self.training and not is_exporting():
+            self._carried = self._restart_lost(bases)
         if self.init != "online" or not self.training or is_recomputing():
             return
         per_sample = bases.detach().unflatten(0, (-1, self.heads))  # b s d r
@@ -188,6 +216,12 @@ class Dictionary(nn.Module):
         moved = normalize_columns(torch.lerp(self.bases, mean, self.momentum))
         # a batch with NaN must not spoil the average; decided on the device, without synchronising
         self.bases.copy_(torch.where(torch.isfinite(moved).all(), moved, self.bases))
+
+    def _restart_lost(self, bases: Tensor) -> Tensor:
+        """Unit columns, and stored ones for zero columns, as a black frame leaves them, and for those with NaN."""
+        norms = torch.linalg.vector_norm(bases, dim=1, keepdim=True)
+        stored = self.bases.to(bases).repeat(bases.shape[0] // self.heads, 1, 1)
+        return torch.where(torch.isfinite(norms) & (norms > EPS), bases / norms, stored)
 
     def extra_repr(self) -> str:
         return f"init={self.init}, heads={self.heads}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,9 @@ from hamburger import distributed
 from hamburger.distributed import draw_for_global_batch
 from hamburger.errors import InputError, OptionError, check_choice, check_positive
 from hamburger.tensors import HALF_MAX, is_exporting, is_recomputing, widen
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 Norm = Literal["batch", "group", "none"]
 NORMS = get_args(Norm)
@@ -136,16 +139,22 @@ class SyncBatchNorm(_BatchNorm):
     """Batch norm on b c ... over all ranks, which may hold different numbers of positions.
 
     On CUDA it is torch's. torch has none for other devices; there the sums over ranks are differentiable, so input and
-    weights get the gradient of the summed losses of all ranks. With one rank it is plain batch norm.
+    weights get the gradient of the summed losses of all ranks. With one rank it is plain batch norm. `mesh` limits it
+    to the processes of a one-dimensional DeviceMesh.
     """
 
+    mesh: DeviceMesh | None = None  # unlike a process group, a mesh can be copied
+
     # torch's forward is called, not inherited: DDP refuses subclasses of torch's class that are not on CUDA
-    process_group = None
     _check_input_dim = nn.SyncBatchNorm._check_input_dim
     _check_non_zero_input_channels = nn.SyncBatchNorm._check_non_zero_input_channels
 
+    @property
+    def process_group(self) -> Any:
+        return None if self.mesh is None else self.mesh.get_group()
+
     def forward(self, input: Tensor) -> Tensor:
-        if distributed.world_size() == 1:
+        if distributed.world_size(self.process_group) == 1:
             y = normalise_single_value(self, input)
             return run_norm(self, nn.SyncBatchNorm.forward, input) if y is None else y
         with keep_buffers(self):
@@ -157,12 +166,12 @@ class SyncBatchNorm(_BatchNorm):
         wide = widen(x).transpose(0, 1).flatten(1)  # c n
         c = wide.shape[0]
         sums = torch.cat([wide.sum(1), wide.new_full((1,), wide.shape[1])])
-        sums = distributed.sum_over_ranks_with_gradient(sums)
+        sums = distributed.sum_over_ranks_with_gradient(sums, self.process_group)
         count = sums[c].detach()
         mean = sums[:c] / count
         centred = wide - mean[:, None]
         # a second reduction, since E[x^2] - E[x]^2 loses all digits of a small variance
-        var = distributed.sum_over_ranks_with_gradient(centred.square().sum(1)) / count
+        var = distributed.sum_over_ranks_with_gradient(centred.square().sum(1), self.process_group) / count
         self._update_running_statistics(mean.detach(), var.detach(), count)
         y = centred * (var + self.eps).rsqrt()[:, None]
         if self.affine:
@@ -197,6 +206,7 @@ def convert_sync(net: nn.Module) -> nn.Module:
     Returns the network, or a new module if it is itself a batch norm. State dicts keep their names.
     """
     if isinstance(net, SyncBatchNorm):
+        net.mesh = None
         return net
     if isinstance(net, _BatchNorm):
         return _convert_norm(net)

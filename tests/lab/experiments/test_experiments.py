@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -19,6 +20,8 @@ from hamburger.detection.data.coco import CocoSet
 from hamburger.detection.model import create_detector
 from hamburger.segmentation.recipe import ANIMALS
 from hamburger_lab.pages.detection import detection_size_table, detection_table
+from hamburger_lab.pages.hams import carried_table
+from hamburger_lab.pages.sharded import message_ms, time_table
 
 SCRIPTS = Path(__file__).parents[3] / "lab" / "experiments"
 ENVIRONMENT = {"hardware", "torch", "commit", "date", "device"}
@@ -205,3 +208,50 @@ def test_cifar10_sheets_become_batches(tmp_path):
     tiles = np.array(Image.open(tmp_path / "train_00.jpg"))
     assert images.shape == (2400, 3, 32, 32) and labels[51] == 1
     np.testing.assert_array_equal(images[51], tiles[32:64, 32:64].transpose(2, 0, 1))
+
+
+@pytest.mark.full
+def test_sharded_messages_records_what_the_page_needs(tmp_path):
+    target = tmp_path / "rows.jsonl"
+    sizes = ["--processes", "2,3", "--positions", "4,9", "--channels", "32", "--rank", "4", "--steps", "3"]
+    command = [sys.executable, "-W", "ignore", SCRIPTS / "sharded_messages.py", "--json", target, *sizes]
+    subprocess.run(command, check=True, timeout=300)
+    rows = read_rows(target)
+    assert len(rows) == 12 and rows[0].keys() >= ENVIRONMENT
+    expected = {"nmf": 4 * (32 * 4 + 4 * 4), "vq": 4 * (32 * 4 + 4), "cd": 4 * (32 * 4 + 4)}
+    for row in rows:
+        assert row["forward"][:4] == [["broadcast", 4 * 32 * 4], *[["all_reduce", expected[row["ham"]]]] * 3]
+        assert len(row["forward"]) == 6 and len(row["backward"]) == 2  # of batch norm
+
+
+def test_modelled_times_grow_with_the_hops_between_machines():
+    inside, machines, more = (message_ms("all_reduce", 147_456, gpus) for gpus in (8, 64, 1_024))
+    assert inside == pytest.approx((10 + 2 * (3 * 3 + 147_456 / 300e3)) / 1e3)
+    assert more - machines == pytest.approx(2 * 4 * 8 / 1e3)  # four more levels of a tree
+    assert message_ms("broadcast", 0, 1_024) == pytest.approx((10 + 3 * 3 + 7 * 8) / 1e3)
+
+
+def test_messages_that_differ_between_processes_raise():
+    row = {"ham": "nmf", "d": 8, "r": 2, "steps": 1, "b": 1, "processes": 2, "forward": [["all_reduce", 80]]}
+    with pytest.raises(ValueError, match="messages of nmf depend on the processes"):
+        time_table([row, row | {"processes": 4, "forward": [["all_reduce", 88]]}], [])
+
+
+def test_carried_dictionary_writes_the_rows_of_the_page(tmp_path):
+    target = tmp_path / "rows.jsonl"
+    load_script("carried_dictionary").main(["--json", str(target), "--frames", "3", "--most-steps", "2"])
+    rows = read_rows(target)
+    assert len(rows) == 3 * 2 * 3 * 2 * 2 and rows[0].keys() >= ENVIRONMENT
+    assert all(0 < row["error"] < 1 for row in rows)
+    errors = {(row["init"], row["steps"]): row["error"] for row in rows if row["ham"] == "nmf"}
+    assert errors["carry", 1] < errors["fixed", 1]
+    assert len(carried_table(rows).splitlines()) == 2 + 6 + 2
+
+
+def test_carried_steps_are_the_fewest_that_match_the_most_fixed_steps():
+    size = {"ham": "nmf", "speed": 2, "photo": "p", "frames": 2, "d": 1, "n": 1, "r": 1, "hardware": "CPU"}
+    errors = {"fixed": (0.5, 0.4, 0.3), "carry": (0.35, 0.29, 0.2)}
+    rows = [size | {"init": i, "steps": k + 1, "error": e[k]} for i, e in errors.items() for k in range(3)]
+    assert "| nmf | 2 | 0.500 | 0.300 | 0.350 | 0.200 | 2 |" in carried_table(rows)
+    worse = [row | {"error": 0.9} if row["init"] == "carry" else row for row in rows]
+    assert "| 0.900 | none |" in carried_table(worse)
