@@ -32,7 +32,7 @@ from hamburger.tensors import HALF_MAX, check_finite, check_tensor, widen
 Version = Literal["paper", "v1", "v2", "v2+"]
 Part = Literal["lower", "ham", "upper"]
 Layout = Literal["channels", "tokens"]
-Init = Literal["random", "fixed", "learned", "online"]
+Init = Literal["random", "fixed", "learned", "online", "columns"]
 CodesInit = Literal["softmax", "cosine", "uniform"]
 VERSIONS = get_args(Version)
 LAYOUTS = get_args(Layout)
@@ -69,7 +69,8 @@ class Hamburger(nn.Module):
       burger zero at first, and allows `dual`: half of a doubled width decomposed along channels.
     - `inner`: the paper's d, by default the channels. `heads` splits it into sections with one dictionary each.
     - `steps`: the paper's K, in training; `eval_steps` in evaluation, the same by default.
-    - `init`: "random", "fixed", "learned" (differentiated by BPTT) or "online": see `layers.ham.Dictionary`.
+    - `init`: "random", "fixed", "learned" (differentiated by BPTT), "online", or "columns" of the input, from which
+      fewer steps are enough: see `layers.ham.Dictionary`.
     - `grad`: "one-step" (default), "truncated:m", "bptt" (default with init="learned"), "implicit", or a strategy.
     - `parts`: which of {"lower", "ham", "upper"} to build, for the ablations of Table 2. The norm is always built.
     - `seed`: of the dictionary that evaluation starts from. It is in the state dict: loading weights loads it too.

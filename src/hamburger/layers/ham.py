@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hamburger import distributed
 from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_positive, check_seed
-from hamburger.hams.base import Ham, weyl_multipliers, weyl_uniform
+from hamburger.hams.base import COLUMNS, Columns, Ham, weyl_multipliers, weyl_uniform
 from hamburger.hams.decompose import BPTT, Gradient, as_gradient, as_ham, bptt, one_step, solve_ham
 from hamburger.kernels.dispatch import BACKENDS
 from hamburger.layers.recompute import RecentBases
@@ -18,7 +18,7 @@ from hamburger.linalg import normalize_columns
 from hamburger.tensors import HALF, autocast_dtype, full_precision, is_recomputing, widen
 
 AXES = ("spatial", "channel")
-INITS = ("random", "fixed", "learned", "online")  # the four initialisations of the paper's Table 8
+INITS = ("random", "fixed", "learned", "online", COLUMNS)  # the four initialisations of the paper's Table 8, and ours
 
 
 class Bread(nn.Module):
@@ -147,25 +147,30 @@ class Dictionary(nn.Module):
     - "learned": a parameter, which only back-propagation through all steps can train.
     - "online": a running average of the final bases of the training batches, over all processes. A recomputation by
       gradient checkpointing starts from the bases of the first pass and does not count as a further batch.
+    - "columns": columns of the input itself (`Ham.select_columns`). Nothing is stored or drawn.
     """
 
-    bases: Tensor
+    bases: Tensor  # not with "columns"
 
     def __init__(self, ham: Ham, *, heads: int, dim: int, init: str, seed: int, momentum: float) -> None:
         super().__init__()
         check_choice("Hamburger", "init", init, INITS)
         check_positive("Hamburger", "online_momentum", momentum, zero=True, most=1.0)
         self.init, self.heads, self.momentum, self.nonnegative = init, heads, momentum, ham.nonnegative
+        self._recent = RecentBases()
+        if init == COLUMNS:
+            return
         # own generator: building a layer leaves torch's untouched, and every process starts from the same bases
         bases = ham.draw(heads, dim, like=torch.empty(0), generator=torch.Generator().manual_seed(seed))
         if init == "learned":
             self.bases = nn.Parameter(bases)
         else:
             self.register_buffer("bases", bases)
-        self._recent = RecentBases()
 
-    def forward(self, x: Tensor) -> Tensor | None:
-        """Bases for x ((b s) d n), or None where `decompose` draws them."""
+    def forward(self, x: Tensor) -> Tensor | Columns | None:
+        """Bases for x ((b s) d n), "columns" where `decompose` takes those of x, or None where it draws them."""
+        if self.init == COLUMNS:
+            return COLUMNS
         if self.init == "random" and self.training:
             return None
         # an optimiser may learn negative entries; NMF has to start from non-negative bases
@@ -199,20 +204,24 @@ class PositionDictionary(nn.Module):
     Its size depends on the image, so it cannot be stored. Evaluation computes it from stored Weyl multipliers.
     """
 
-    multipliers: Tensor
+    multipliers: Tensor  # not with "columns"
 
     def __init__(self, ham: Ham, *, init: str, seed: int) -> None:
         super().__init__()
-        if init not in ("random", "fixed"):
+        if init not in ("random", "fixed", COLUMNS):
             raise OptionError(
-                f"Hamburger: the channel decomposition takes init='random' or 'fixed', got {init!r}: its dictionary "
-                f"has one row per position, so there is nothing of a fixed size to learn or to average"
+                f"Hamburger: the channel decomposition takes init='random', 'fixed' or 'columns', got {init!r}: its "
+                f"dictionary has one row per position, so there is nothing of a fixed size to learn or to average"
             )
         self.init, self.ham = init, ham
+        if init == COLUMNS:
+            return
         self.register_buffer("multipliers", torch.tensor(weyl_multipliers(ham.rank, seed)))
 
-    def forward(self, x: Tensor) -> Tensor | None:
-        """Bases for x ((b s) n c), or None where `decompose` draws them."""
+    def forward(self, x: Tensor) -> Tensor | Columns | None:
+        """Bases for x ((b s) n c), "columns" where `decompose` takes those of x, or None where it draws them."""
+        if self.init == COLUMNS:
+            return COLUMNS
         if self.init == "random" and self.training:
             return None
         dtype = torch.float32 if x.dtype in HALF else x.dtype
