@@ -10,7 +10,7 @@ Protocol
   decomposes before training: a random linear map of it, with a ReLU for NMF. Random dictionaries are drawn anew for
   each image, by its number, and are the same for every K.
 - Times: a Hamburger of 512 channels, rank 64, in evaluation without a graph, from random bases with K = 6 and from
-  columns with K = 2, in shuffled rounds on fresh inputs.
+  columns with K = 2, in turn on fresh inputs. CPU time of one thread, on which other programs have little influence.
 
 Each file is written as a whole; leave an option out to measure the other part alone.
 """
@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -33,9 +34,10 @@ from hamburger.environment import describe_environment
 from hamburger.files import write_json_lines
 from hamburger.layers.ham import Bread
 from hamburger.training.image_files import normalise, read_image
-from hamburger_lab.bench.timing import Contender, race
+from hamburger_lab.bench.timing import RaceTiming
 
 HAMS, STARTS, STEPS, RANK, SIDE, WIDTH = ("nmf", "vq", "cd"), ("random", "columns"), (0, 1, 2, 4, 6), 64, 352, 512
+WARMUP = 2
 STAGES = ("layer1", "layer2", "layer3", "layer4")
 
 
@@ -101,14 +103,16 @@ def measure_times(sizes: Sequence[int], repeats: int, seed: int, width: int = WI
         for n in sizes:
             generator = torch.Generator().manual_seed(seed + n)
 
-            def fresh(n: int = n, generator: torch.Generator = generator) -> Tensor:
-                return torch.randn(1, width, n, generator=generator)
-
-            def runner(layer: torch.nn.Module) -> Callable[[Tensor], Tensor]:
-                return torch.no_grad()(lambda x: layer(x))
-
-            contenders = {start: Contender(lambda x: (x,), runner(layer)) for start, layer in layers.items()}
-            for start, timing in race(contenders, fresh, repeats=repeats).items():
+            samples: dict[str, list[float]] = {start: [] for start in layers}
+            for turn in range(WARMUP + repeats):
+                x = torch.randn(1, width, n, generator=generator)
+                for start, layer in layers.items():
+                    begin = time.thread_time()
+                    with torch.no_grad():
+                        layer(x)
+                    if turn >= WARMUP:
+                        samples[start].append(1e3 * (time.thread_time() - begin))
+            for start, timing in ((start, RaceTiming.of(each)) for start, each in samples.items()):
                 yield {"ham": name, "init": start, "steps": variants[start]["steps"], "c": width, "n": n} | {
                     "r": min(RANK, width // 8),
                     "dtype": "float32",
@@ -147,8 +151,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_json_lines(options.errors, rows)
     if options.times:
         sizes = [int(text) for text in options.sizes.split(",")]
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         timed = measure_times(sizes, options.repeats, options.seed, options.width)
-        write_json_lines(options.times, [row | environment for row in timed])
+        write_json_lines(options.times, [row | environment | {"threads": 1} for row in timed])
+        torch.set_num_threads(threads)
 
 
 if __name__ == "__main__":
