@@ -47,17 +47,20 @@ COST_FIELDS = {
     | {"d", "r", "b", "dtype"},
     "table3_h": {"module", "dtype", "n", "hardware", "infer_ms", "train_ms", "infer_mb", "train_mb"},
     "gan_": {"recipe", "context", "seed", "steps", "hardware", "device", "frechet"},
+    "columns_error_": {"weights", "stage", "ham", "init", "steps", "error", "errors", "images", "hardware"},
+    "columns_time_": {"ham", "init", "steps", "n", "ms", "ms_iqr", "repeats", "hardware"},
     "ganspeed_": {"context", "hardware", "step_ms", "step_ms_iqr", "added_ms", "repeats"},
 }
 REQUIRED_FIELDS = SCORE_FIELDS | COST_FIELDS  # by the beginning of a file's name
 WRITERS = {
     **{"gradients_": "`ham bench gradients` writes", "table3_h": "`ham bench table3` writes"},
     **{"gan_": "`ham gan grid` writes", "ganspeed_": "`ham bench gan` writes"},
+    **dict.fromkeys(("columns_error_", "columns_time_"), "`lab/experiments/columns.py` writes"),
 }
 # fields that are computed with: a finite number, a list of them, or null
 NUMBERS = {
     *("miou", "seed", "steps", "step", "n", "channels", "ms", "ms_iqr", "mb", "peak_mb", "parameters", "repeats"),
-    *("frechet", "step_ms", "step_ms_iqr", "added_ms"),
+    *("frechet", "step_ms", "step_ms_iqr", "added_ms", "error", "errors"),
 }
 NUMBER_PREFIXES = (
     *("rank", "numerical_", "silent_", "cosine_", "norm_", "spectrum_", "bound", "positions"),

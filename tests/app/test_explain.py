@@ -93,6 +93,13 @@ def test_a_changed_ham_starts_from_the_first_bases(init, rank):
     assert torch.equal(change_ham(layer, 5, rank).dictionary.bases, bases)
 
 
+@pytest.mark.parametrize("rank", [2, 4, 6])
+def test_a_changed_ham_starts_from_columns(rank):
+    layer, x = hb.HamLayer(hb.NMF(rank=4), 8, init="columns").eval(), torch.rand(1, 8, 30)
+    expected = hb.decompose(x, hb.NMF(rank=rank), steps=5, bases="columns").reconstruction
+    torch.testing.assert_close(change_ham(layer, 5, rank)(x), expected)
+
+
 def test_heads_have_atoms_of_their_own(tmp_path, image):
     model = Model.open(save(tmp_path / "net.safetensors", heads=2), CPU)
     solve = explain(model, image).solve

@@ -24,6 +24,17 @@ def cosine_codes(x, d, temperature):
     return softmax_columns(unit_columns(d, EPS).T @ unit_columns(x) / temperature)
 
 
+def columns(x, r, nonnegative):
+    """r columns spread over the n positions: one from each of r equal stretches, with unit length."""
+    d, n = x.shape
+    positions = []
+    for k in range(r):
+        turn = (0.5 + k * (40503 / 65536)) % 1  # exact in float64
+        positions.append(int((k * n + turn * max(n - r, 0)) // r))
+    picked = unit_columns(x.astype(np.float64)[:, positions], EPS)
+    return unit_columns(picked + 0.1 / np.sqrt(d)) if nonnegative else picked
+
+
 def nmf(x, d, steps, eps=EPS, codes_init="softmax", codes_temperature=1.0, as_printed=False):
     x, d = x.astype(np.float64), d.astype(np.float64)
     c = softmax_columns(d.T @ x) if codes_init == "softmax" else cosine_codes(x, d, codes_temperature)

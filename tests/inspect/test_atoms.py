@@ -39,9 +39,10 @@ def test_code_maps_match_decompose(name):
     torch.testing.assert_close(result.bases[0, 0], out.bases[0][:, order])
 
 
+@pytest.mark.parametrize("init", ["random", "columns"])
 @pytest.mark.parametrize("axis", ["spatial", "channel"])
-def test_factors_multiply_to_the_layer_output(axis):
-    layer = HamLayer(hb.NMF(rank=3), 8, heads=2, axis=axis)
+def test_factors_multiply_to_the_layer_output(axis, init):
+    layer = HamLayer(hb.NMF(rank=3), 8, heads=2, axis=axis, init=init)
     x = torch.rand(2, 8, 15)
     solution = solve_layer(layer.train(), x)
     product = solution.bases @ solution.codes

@@ -20,6 +20,7 @@ VARIANTS = {
     "cd": {"ham": "cd"},
     "uniform": {"ham": "nmf", "codes_init": "uniform"},
     "dual": {"ham": "nmf", "version": "v2+", "dual": True, "heads": 2},
+    "columns": {"ham": "nmf", "init": "columns"},
 }
 
 
@@ -50,7 +51,7 @@ def test_compile_without_graph_breaks(variant):
     compiled_equals_eager(build(variant).eval())
 
 
-@pytest.mark.parametrize("init", full_except(("online",), ("fixed", "learned", "online")))
+@pytest.mark.parametrize("init", full_except(("online", "columns"), ("fixed", "learned", "online", "columns")))
 def test_compile_in_training(init):
     compiled_equals_eager(build("nmf", init=init, norm="none").train())
 
@@ -67,7 +68,7 @@ def test_compile_by_inductor():
     compiled_equals_eager(build("nmf", steps=1).eval(), backend="inductor", sizes=SIZES[:1])  # it takes long
 
 
-@pytest.mark.parametrize("variant", full_except(("nmf",), VARIANTS))
+@pytest.mark.parametrize("variant", full_except(("nmf", "columns"), VARIANTS))
 def test_export_with_dynamic_batch_and_size(variant):
     layer = build(variant).eval()
     shapes = {"z": {0: Dim("b", min=1, max=64), 2: Dim("h", min=1, max=512), 3: Dim("w", min=1, max=512)}}
@@ -78,7 +79,7 @@ def test_export_with_dynamic_batch_and_size(variant):
 
 
 @pytest.mark.full  # other hams: contexts/test_deploy_contexts.py
-@pytest.mark.parametrize("variant", ["nmf", "uniform", "dual"])
+@pytest.mark.parametrize("variant", ["nmf", "uniform", "dual", "columns"])
 def test_onnx_matches_torch_and_repeats(variant, tmp_path):
     import onnxruntime
 

@@ -14,10 +14,11 @@ import hamburger as hb
 CASES = [
     pytest.param({"ham": ham, "init": init}, id=f"{ham}-{init}")
     for ham in ("nmf", "vq", "cd")
-    for init in ("random", "fixed", "learned", "online")
+    for init in ("random", "fixed", "learned", "online", "columns")
 ] + [
     pytest.param({"ham": "nmf", "codes_init": "uniform"}, id="uniform-codes"),
     pytest.param({"ham": "vq", "version": "v2+", "dual": True}, id="dual"),
+    pytest.param({"ham": "nmf", "version": "v2+", "dual": True, "init": "columns"}, id="dual-columns"),
 ]
 
 

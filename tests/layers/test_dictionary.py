@@ -1,4 +1,4 @@
-"""The four initialisations of Table 8, the online dictionary over batches and processes, and the one for video."""
+"""The four initialisations of Table 8, columns of the input, online dictionaries over processes, and that for video."""
 
 from __future__ import annotations
 
@@ -23,6 +23,40 @@ def test_dictionary_is_stored_as_documented():
         assert "ham.dictionary.bases" in layer.state_dict()
         assert not list(layer.parameters())
     assert dict(layer_with("learned").named_parameters())["ham.dictionary.bases"].shape == (1, 12, 4)
+
+
+@pytest.mark.parametrize("options", [{}, {"version": "v2+", "dual": True}], ids=str)
+def test_columns_are_not_stored(options):
+    layer = hb.Hamburger(12, rank=4, init="columns", **options)
+    assert not [name for name in layer.state_dict() if "dictionary" in name]
+
+
+@pytest.mark.parametrize("train", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("ham", ["nmf", "vq", "cd"])
+def test_each_head_and_sample_starts_from_its_own_columns(ham, train):
+    layer = hb.HamLayer(hb.hams.create(ham, rank=3), 12, heads=3, init="columns").train(train)
+    x, state = torch.rand(2, 12, 30), torch.get_rng_state()
+    sections = [hb.decompose(part, layer.ham, bases="columns").reconstruction for part in x.split(4, dim=1)]
+    assert_close(layer(x), torch.cat(sections, dim=1), slack=10)
+    assert_close(layer(x)[1:], layer(x[1:]), slack=10)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_channel_decomposition_starts_from_channels():
+    layer = hb.HamLayer(hb.NMF(rank=3), 12, axis="channel", init="columns")
+    x = torch.rand(2, 12, 30)
+    assert_close(layer(x), hb.decompose(x.mT, layer.ham, bases="columns").reconstruction.mT)
+
+
+def test_bptt_of_a_layer_differentiates_its_columns():
+    x = torch.rand(2, 12, 30, requires_grad=True)
+    gradients = {}
+    for grad in ("one-step", "bptt"):
+        layer = hb.HamLayer(hb.CD(rank=3, temperature=0.3), 12, init="columns", steps=0, grad=grad)
+        gradients[grad] = torch.autograd.grad(layer(x).square().sum(), x)[0]
+        out = hb.decompose(x, layer.ham, steps=0, bases="columns", grad=grad).reconstruction
+        assert_close(gradients[grad], torch.autograd.grad(out.square().sum(), x)[0])
+    assert (gradients["bptt"] - gradients["one-step"]).norm() > 1e-3 * gradients["bptt"].norm()
 
 
 def test_fixed_dictionary_is_the_same_in_training_and_evaluation():

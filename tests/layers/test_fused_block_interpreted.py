@@ -141,6 +141,22 @@ def test_fused_block_draws_the_same_dictionaries(name, init, taken):
         assert layer.ham.dictionary.bases.isfinite().all()
 
 
+@pytest.mark.parametrize("norm", ["none", "batch"])
+@pytest.mark.parametrize("kind", ["odd", "channels last"])
+@pytest.mark.parametrize("name", NAMES)
+def test_fused_block_starts_from_the_same_columns(name, kind, norm, taken):
+    """z, of which they are columns, exists inside the kernels only."""
+    layer, plain = pair(name, init="columns", norm=norm)
+    z = images(kind)
+    actual, expected = step(layer, z), step(plain, z.double())
+    for key, value in expected.items():
+        if key != "lower.bias" or name == "nmf" or norm == "none":  # the norm makes it zero
+            assert_close(actual[key].double(), value, dtype=torch.float32, slack=5)
+    with torch.no_grad():
+        assert_close(layer.eval()(z), plain.eval()(z.double()), slack=5)
+    assert taken == ["train" if norm == "batch" else "context", "evaluate"]
+
+
 @pytest.mark.parametrize(
     "shape, version",
     [((1, 24, 300), "paper"), ((3, 24, 5, 7), "v1"), ((2, 24, 4), "v1")],

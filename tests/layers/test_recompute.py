@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import hamburger as hb
 
 HAMS = ["nmf", "vq", "cd"]
-INITS = ["random", "fixed", "learned", "online"]
+INITS = ["random", "fixed", "learned", "online", "columns"]
 
 
 @pytest.fixture(params=[False, True], ids=["non-reentrant", "reentrant"])

@@ -325,6 +325,7 @@ class OwnStep(hb.NMF):
         ({"codes_init": "uniform"}, "codes_init='uniform' draws a number for every position"),
         ({"grad": "implicit"}, "grad must be 'one-step', .*got 'implicit'"),
         ({"backend": "fused"}, "the fused kernels solve whole maps"),
+        ({"init": "columns"}, "init='columns' would take columns of one process alone"),
         ({"ham": OwnStep(rank=2)}, "OwnStep does not define update_codes"),
     ],
 )

@@ -118,6 +118,17 @@ def init(recipe: SupervisedTraining) -> Grid:
     return {f"{name}-{start}": ham_variant(recipe, name, init=start) for name in HAMS for start in INITS}
 
 
+@ablations.register("columns")
+def columns(recipe: SupervisedTraining) -> Grid:
+    """Our question: few steps from columns of the input against six from a random dictionary."""
+    return {
+        f"{name}-{start}-k{count}": ham_variant(recipe, name, init=start, steps=count)
+        for name in HAMS
+        for start in ("random", "columns")
+        for count in (2, 6)
+    }
+
+
 @ablations.register("temperature")
 def temperature(recipe: SupervisedTraining) -> Grid:
     """Table 9: temperature of CD and VQ; the paper's scores of CD are those of an online dictionary."""

@@ -1,21 +1,35 @@
-"""Claims about the initial dictionary: Table 8, and the stored dictionary in evaluation."""
+"""Claims about the initial dictionary: Table 8, columns of the input, and the stored dictionary in evaluation."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from itertools import product
 
-from hamburger_lab.claims.base import Claim, ablate_command
+from hamburger.report.study import compare_paired
+from hamburger_lab.claims.base import Claim, Finding, Trial, Verdict, ablate_command, combine_trials
 from hamburger_lab.claims.rules import (
+    MIN_RATIO,
+    RATIO_FORMAT,
     CellPair,
     RowSource,
     beats_paper_gain,
+    exceeds,
     is_at_least,
     judge_miou,
     keeps_paper_difference,
+    widen_interval,
 )
+from hamburger_lab.rows import Results, Row
 
 HAMS = ("nmf", "vq", "cd")
 COMMAND = ablate_command("init")
+COLUMNS_COMMAND = (
+    "python lab/experiments/columns.py --images DIR --pretrained resnet50_v1_imagenet_int8.safetensors "
+    "--errors results/columns_error_cpu.jsonl"
+)
+STAGES = ("layer3", "layer4", "bread")  # where contexts are inserted, and what a Hamburger makes of the last map
+FEW, MANY = ("columns", 2), ("random", 6)  # start and steps
 
 
 def init_source(ours: tuple[str, ...], theirs: tuple[str, ...], hams: tuple[str, ...] = HAMS) -> RowSource:
@@ -26,6 +40,58 @@ def init_source(ours: tuple[str, ...], theirs: tuple[str, ...], hams: tuple[str,
 def drawn_source() -> RowSource:
     return RowSource(
         "ablation_dictionary_", tuple(CellPair(ham, f"{ham}-drawn{draw}") for ham in HAMS for draw in (1, 2, 3))
+    )
+
+
+def judge_columns_error(results: Results, *, hams: tuple[str, ...]) -> Verdict:
+    """Judge whether few steps from columns leave an error as small as many from random bases, paired by image."""
+    trials = []
+    for rows in results.with_prefix("columns_error_").values():
+        rows = [row for row in rows if row["weights"] == "imagenet"]
+        by_case = {(row["ham"], row["stage"], row["init"], row["steps"]): row for row in rows}
+        differences, missing = {}, []
+        for ham, stage in product(hams, STAGES):
+            label = f"{ham}, {stage}"
+            few, many = (by_case.get((ham, stage, *variant)) for variant in (FEW, MANY))
+            difference = few and many and compare_paired(_log_errors(many), _log_errors(few))
+            if difference:
+                differences[label] = difference
+            else:
+                missing.append(label)
+        findings = []
+        for label, difference in differences.items():
+            refuting = widen_interval(difference, len(differences))
+            outcome = exceeds(difference.interval, refuting, limit=-math.log(MIN_RATIO), least=-math.log(MIN_RATIO))
+            effect, interval = RATIO_FORMAT.value(difference.mean), RATIO_FORMAT.interval(difference.interval)
+            unit = RATIO_FORMAT.unit, RATIO_FORMAT.template
+            findings.append(
+                Finding(label, effect, interval, difference.n, outcome, *unit, counted="image", limit=1 / MIN_RATIO)
+            )
+        if findings:
+            trials.append(Trial(f"ResNet-50, {rows[0]['hardware']}", tuple(findings), missing=tuple(missing)))
+    return combine_trials(trials)
+
+
+def _log_errors(row: Row) -> dict[int, float]:
+    return {image: math.log(error) for image, error in enumerate(row["errors"])}
+
+
+def columns_error_claim(suffix: str, names: str, hams: tuple[str, ...]) -> Claim:
+    return Claim(
+        id=f"columns-error{suffix}",
+        family="init",
+        statement=(
+            f"With {names}, two steps from columns of the input approximate features of a pretrained network as well "
+            "as six from random bases."
+        ),
+        reference="our question",
+        paper="not examined",
+        test=(
+            "relative error of D C at K = 6 from random bases over that at K = 2 from columns, paired by image, in the "
+            f"last two stages and behind a bread: above 1 / {MIN_RATIO:g}"
+        ),
+        command=COLUMNS_COMMAND,
+        judge=partial(judge_columns_error, hams=hams),
     )
 
 
@@ -65,6 +131,22 @@ CLAIMS = (
         test="mIoU of CD, online minus random, above 0",
         command=COMMAND,
         judge=partial(judge_miou, sources=[init_source(("online",), ("random",), ("cd",))], rule=beats_paper_gain(0.2)),
+    ),
+    columns_error_claim("", "NMF", ("nmf",)),
+    columns_error_claim("-cosine", "VQ and CD", ("vq", "cd")),
+    Claim(
+        id="columns-two-steps",
+        family="init",
+        statement="With NMF, two steps from columns of the input train as well as six from random bases.",
+        reference="our question",
+        paper="not examined",
+        test="mIoU, K = 2 from columns minus K = 6 from random bases: no loss of half a point or more",
+        command=ablate_command("columns"),
+        judge=partial(
+            judge_miou,
+            sources=[RowSource("ablation_columns_", (CellPair("nmf-columns-k2", "nmf-random-k6"),))],
+            rule=is_at_least,
+        ),
     ),
     Claim(
         id="evaluation-stored-dictionary",

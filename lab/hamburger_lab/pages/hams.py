@@ -91,6 +91,51 @@ def roofline_table(rows: Sequence[Row]) -> str:
     return f"{markdown_table(header, lines)}\n\n{note}"
 
 
+STAGE_NAMES = {"bread": "behind a bread"}
+SHOWN_STAGES = ("layer3", "layer4", "bread")
+
+
+def columns_error_table(rows: Sequence[Row]) -> str:
+    """Return the errors by K from both starts: a few stages of the pretrained network, then everything, collapsed."""
+    counts = sorted({row["steps"] for row in rows})
+    kinds = dict.fromkeys((row["weights"], row["stage"], row["ham"], row["init"]) for row in rows)
+    lines = {}
+    for weights, stage, ham, start in kinds:
+        kind = select_rows(rows, weights=weights, stage=stage, ham=ham, init=start)
+        errors = {row["steps"]: f"{row['error']:.3f}" for row in kind}
+        where = f"{STAGE_NAMES.get(stage, stage)} ({kind[0]['d']} x {kind[0]['n']:,})"
+        lines[weights, stage, ham, start] = [ham, where, start, *(errors.get(count, "") for count in counts)]
+    first = rows[0]
+    header = ["ham", "X of ResNet-50", "start", *(f"K = {count}" for count in counts)]
+    shown = [lines[kind] for kind in kinds if kind[0] == "imagenet" and kind[1] in SHOWN_STAGES]
+    note = (
+        f"Mean of |X - D C| / |X| over {first['images']} photographs; weights from ImageNet, r = {first['r']}, "
+        f"{first['dtype']}, {first['hardware']}, torch {first['torch']}, seed {first['seed']}, "
+        f"commit {first['commit']} (`lab/experiments/columns.py`)."
+    )
+    every = markdown_table(["weights", *header], [[kind[0], *line] for kind, line in lines.items()])
+    title = f"All {len(rows)} errors, also of a network with random weights"
+    return "\n\n".join([markdown_table(header, sorted(shown, key=lambda line: line[0])), note, collapsed(title, every)])
+
+
+def columns_time_table(rows: Sequence[Row]) -> str:
+    """Return the times of a Hamburger from both starts."""
+    lines = []
+    for ham, n in dict.fromkeys((row["ham"], row["n"]) for row in rows):
+        by_start = {row["init"]: row for row in select_rows(rows, ham=ham, n=n)}
+        many, few = by_start["random"], by_start["columns"]
+        times = [f"{row['ms']:.1f} ({row['ms_iqr']:.1f})" for row in (many, few)]
+        lines.append([ham, f"{n:,}", *times, f"{many['ms'] / few['ms']:.2f}"])
+    first = rows[0]
+    header = ["ham", "n", *(f"{row['init']}, K = {row['steps']}, ms (IQR)" for row in (many, few)), "times faster"]
+    note = (
+        f"A Hamburger of {first['c']} channels in evaluation, breads included, r = {first['r']}, {first['dtype']}, "
+        f"{first['hardware']}, CPU time of one thread, torch {first['torch']}, median of {first['repeats']} "
+        f"rounds in turn on fresh inputs, seed {first['seed']}, commit {first['commit']}."
+    )
+    return f"{markdown_table(header, lines)}\n\n{note}"
+
+
 def profile_markdown(rows: Sequence[Row]) -> str:
     """Return the time of each kernel by n in both modes."""
     columns = sorted({(row["mode"], row["n"]) for row in rows})

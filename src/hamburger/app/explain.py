@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
+from hamburger.hams.base import COLUMNS
 from hamburger.inference.find_weights import find_weights
 from hamburger.inference.predict_files import check_prediction
 from hamburger.inspect.activations import Spectrum, cumulative_energy, record_activations
@@ -113,13 +114,17 @@ def draw_heat(image: Tensor, values: Tensor) -> Tensor:
 
 
 def change_ham(ham: HamLayer, steps: int, rank: int) -> HamLayer:
-    """A copy that solves in so many steps from the first `rank` bases; those that are missing are drawn by seed 0."""
-    bases: Tensor = ham.dictionary.bases.data  # type: ignore[assignment]
-    further = replace(ham.ham, rank=max(1, rank - ham.ham.rank))
-    drawn = further.draw(*bases.shape[:2], like=bases, generator=torch.Generator().manual_seed(0))
+    """A copy that solves in so many steps from the first `rank` bases; those that are missing are drawn by seed 0.
+
+    With `init="columns"` it starts from `rank` columns of its input.
+    """
     changed = copy.deepcopy(ham)
-    changed.dictionary.bases.data = torch.cat([bases, drawn], 2)[:, :, :rank]
     changed.ham, changed.eval_steps = replace(ham.ham, rank=rank), steps
+    if ham.dictionary.init != COLUMNS:
+        bases: Tensor = ham.dictionary.bases.data  # type: ignore[assignment]
+        further = replace(ham.ham, rank=max(1, rank - ham.ham.rank))
+        drawn = further.draw(*bases.shape[:2], like=bases, generator=torch.Generator().manual_seed(0))
+        changed.dictionary.bases.data = torch.cat([bases, drawn], 2)[:, :, :rank]
     return changed
 
 

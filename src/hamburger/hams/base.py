@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,13 @@ from hamburger.errors import InputError, OptionError, check_count
 from hamburger.kernels.dispatch import FusedSpec
 from hamburger.linalg import EPS
 from hamburger.registry import Registry
+from hamburger.tensors import widen
+
+Columns = Literal["columns"]
+COLUMNS: Columns = "columns"  # in place of a tensor of bases: columns of X
+# What a non-negative ham adds to the unit columns it starts from, relative to their root mean square. Multiplicative
+# updates cannot leave zero: without it, the zeros of a ReLU would stay in the bases, and a zero column a dead basis.
+FLOOR = 0.1
 
 
 class Factors(NamedTuple):
@@ -74,6 +81,17 @@ class Ham(ABC):
         device = like.device if generator is None else generator.device
         return uniform_or_normal(b, d, self.rank, generator=generator, dtype=like.dtype, device=device).to(like.device)
 
+    def select_columns(self, x: Tensor) -> Tensor:
+        """Bases from columns of X that are spread over its positions: nothing random.   x: b d n   ->   b d r"""
+        return self.bases_from_columns(x.index_select(2, spread_positions(x.shape[2], self.rank, x.device)))
+
+    def bases_from_columns(self, columns: Tensor) -> Tensor:
+        """Unit columns, positive in a non-negative ham.   b d r   ->   b d r"""
+        unit = torch.nn.functional.normalize(widen(columns), dim=1, eps=EPS)
+        if not self.nonnegative:
+            return unit
+        return torch.nn.functional.normalize(unit + FLOOR / columns.shape[1] ** 0.5, dim=1, eps=EPS)
+
     def init(self, x: Tensor, bases: Tensor | None = None, generator: torch.Generator | None = None) -> Factors:
         """Start from the given bases, or from random ones.   x: b d n   bases: b d r"""
         return Factors(self.draw(x.shape[0], x.shape[1], like=x, generator=generator) if bases is None else bases)
@@ -119,6 +137,23 @@ class Ham(ABC):
 
 
 hams: Registry[Ham] = Registry("ham")
+
+
+# -- positions of columns ----------------------------------------------------------------------------------------------
+
+GOLDEN, TURN = 40503, 2**16  # their quotient is the golden section: multiples, modulo 1, fill every interval evenly
+
+
+def spread_positions(n: int, r: int, device: torch.device) -> Tensor:
+    """r of n positions in ascending order, one in each of r equal stretches; all differ if n >= r.   ->   r (int64)
+
+    Position k is floor((k n + u_k (n - r)) / r), with u_k = k times the golden section, modulo 1. A constant stride
+    would often be a multiple of the width of an image, and all columns would come from one vertical line of it.
+    With n < r every position is repeated r / n times, rounded up or down.
+    """
+    k = torch.arange(r, device=device)
+    offset = ((k * GOLDEN + TURN // 2) % TURN * (n - r)).clamp(min=0)  # no `if`: n may be symbolic in an exported graph
+    return (k * (n * TURN) + offset) // (r * TURN)
 
 
 # -- Weyl sequences ----------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from hamburger.errors import InputError, OptionError, ShapeError, check_count, did_you_mean
-from hamburger.hams.base import Factors, Ham, hams
+from hamburger.errors import InputError, OptionError, ShapeError, check_choice, check_count, did_you_mean
+from hamburger.hams.base import COLUMNS, Columns, Factors, Ham, hams
 from hamburger.hams.implicit import Implicit
 from hamburger.kernels import dispatch
 from hamburger.tensors import check_finite, check_nonnegative, check_shapes, check_tensor, full_precision, widen
@@ -136,7 +136,7 @@ def decompose(
     *,
     steps: int = 6,
     grad: GradientName | Gradient = one_step,
-    bases: Tensor | None = None,
+    bases: Tensor | Columns | None = None,
     generator: torch.Generator | None = None,
     backend: Backend = "auto",
     **options: Any,
@@ -144,7 +144,8 @@ def decompose(
     """Low-rank factors of x: b d n, and their product D C.
 
     Runs `steps` steps of the ham's optimiser, then one read-out of the codes under the final bases. The initial bases
-    are `bases` ((b or 1) d r), which makes the call deterministic, or drawn from `generator` (default: torch's).
+    are drawn from `generator` (default: torch's), or `bases` ((b or 1) d r), which makes the call deterministic. So
+    does `bases="columns"`: r columns of x spread over its positions, from which fewer steps are enough.
     `grad` sets what is differentiated and never changes the value. `backend` is "plain" (torch), "fused" (CUDA
     kernels with the one-step gradient; raises where they do not apply) or "auto", which the environment variable
     HAM_BACKEND can override. Other keywords are options of a ham given by name.
@@ -162,15 +163,17 @@ def decompose(
         raise OptionError(f"decompose: generator must be a torch.Generator, got {type(generator).__name__}")
     if 0 in x.shape:
         raise ShapeError(f"decompose: every axis of x (b d n) must have at least one entry, got {tuple(x.shape)}")
-    if bases is not None:
+    if isinstance(bases, str):
+        check_choice("decompose", "bases", bases, (COLUMNS,))
+    elif bases is not None:
         _check_bases(x, bases, ham)
     ham.check(x.shape[1], x.shape[2])
     check_finite("decompose", "x", x)
-    if bases is not None:
+    if isinstance(bases, Tensor):
         check_finite("decompose", "bases", bases)
     if ham.nonnegative:
         check_nonnegative("decompose", "x", x)
-        if bases is not None:
+        if isinstance(bases, Tensor):
             check_nonnegative("decompose", "bases", bases)
     return solve_ham(x, ham, steps=steps, grad=grad, bases=bases, generator=generator, backend=backend)
 
@@ -181,16 +184,19 @@ def solve_ham(
     *,
     steps: int,
     grad: Gradient,
-    bases: Tensor | None,
+    bases: Tensor | Columns | None,
     generator: torch.Generator | None = None,
     backend: str = "auto",
 ) -> Decomposition:
     """`decompose` without its checks, for layers that have already made them."""
     with full_precision(x.device.type):
-        spec = dispatch.choose_spec(backend, x, ham, grad, one_step=grad == one_step, bases=bases)
+        given = None if isinstance(bases, str) else bases
+        spec = dispatch.choose_spec(backend, x, ham, grad, one_step=grad == one_step, bases=given)
         if spec is not None:
             with torch.no_grad():
-                if bases is None:
+                if isinstance(bases, str):
+                    initial = ham.select_columns(x)
+                elif bases is None:
                     initial = ham.draw(x.shape[0], x.shape[1], like=widen(x[:0]), generator=generator)
                 else:
                     initial = bases.float().expand(x.shape[0], -1, -1)
@@ -204,6 +210,8 @@ def solve_ham(
         data = widen(x)
 
         def start() -> Factors:
+            if isinstance(bases, str):
+                return ham.init(data, ham.select_columns(data))
             first = None if bases is None else bases.to(data).expand(x.shape[0], -1, -1)
             return ham.init(data, first, generator)
 

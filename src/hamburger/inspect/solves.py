@@ -94,6 +94,9 @@ def prepare_solve(layer: HamLayer, x: Tensor) -> tuple[Tensor, Tensor]:
     with evaluation_mode(layer.dictionary):  # in training mode it would draw random bases
         bases = layer.dictionary(data)
     assert bases is not None
+    if isinstance(bases, str):  # "columns"
+        with torch.no_grad():
+            bases = layer.ham.select_columns(data)
     return data, bases
 
 

@@ -32,7 +32,7 @@ from hamburger.tensors import HALF_MAX, check_finite, check_tensor, widen
 Version = Literal["paper", "v1", "v2", "v2+"]
 Part = Literal["lower", "ham", "upper"]
 Layout = Literal["channels", "tokens"]
-Init = Literal["random", "fixed", "learned", "online", "carry"]
+Init = Literal["random", "fixed", "learned", "online", "columns", "carry"]
 CodesInit = Literal["softmax", "cosine", "uniform"]
 VERSIONS = get_args(Version)
 LAYOUTS = get_args(Layout)
@@ -69,9 +69,9 @@ class Hamburger(nn.Module):
       burger zero at first, and allows `dual`: half of a doubled width decomposed along channels.
     - `inner`: the paper's d, by default the channels. `heads` splits it into sections with one dictionary each.
     - `steps`: the paper's K, in training; `eval_steps` in evaluation, the same by default.
-    - `init`: "random", "fixed", "learned" (differentiated by BPTT), "online" or "carry": see `layers.ham.Dictionary`.
-      "carry" is for video: in evaluation a frame starts from the bases of the previous call and runs `eval_steps`; the
-      first frame runs `steps`. `eval()` begins a new video.
+    - `init`: "random", "fixed", "learned" (differentiated by BPTT), "online", "columns" of the input, from which fewer
+      steps are enough, or "carry": see `layers.ham.Dictionary`. "carry" is for video: in evaluation a frame starts from
+      the bases of the previous call and runs `eval_steps`; the first frame runs `steps`. `eval()` begins a new video.
     - `grad`: "one-step" (default), "truncated:m", "bptt" (default with init="learned"), "implicit", or a strategy.
     - `parts`: which of {"lower", "ham", "upper"} to build, for the ablations of Table 2. The norm is always built.
     - `seed`: of the dictionary that evaluation starts from. It is in the state dict: loading weights loads it too.

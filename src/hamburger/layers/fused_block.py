@@ -14,6 +14,7 @@ from torch.nn.modules import module as torch_module
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hamburger import distributed
+from hamburger.hams.base import COLUMNS, spread_positions
 from hamburger.hams.decompose import one_step
 from hamburger.kernels.dispatch import (
     DTYPES,
@@ -45,6 +46,7 @@ class BlockParts(NamedTuple):
     ham: HamLayer
     norm: nn.Module
     dictionary: Dictionary
+    lower: Bread
     weights: BreadWeights
 
 
@@ -81,7 +83,7 @@ def find_parts(layer: Hamburger) -> BlockParts | None:
     bias = lower._parameters.get("bias")
     if layer.rectify != ham.ham.nonnegative or not _are_contiguous(bias):
         return None
-    return BlockParts(ham, norm, dictionary, BreadWeights(down, bias, up))
+    return BlockParts(ham, norm, dictionary, lower, BreadWeights(down, bias, up))
 
 
 def make_plan(parts: BlockParts, x: Tensor, requested: str) -> BlockPlan | None:
@@ -228,6 +230,11 @@ def _initial_bases(parts: BlockParts, x: Tensor, *, raw: bool = False) -> tuple[
     if dictionary.init == "learned":
         with torch.no_grad():
             return dictionary(x).float().contiguous(), False
+    if dictionary.init == COLUMNS:  # a bread and a ReLU act on each position, so on these few positions alone
+        with torch.no_grad():
+            x = x.flatten(2)
+            z = parts.lower(x.index_select(2, spread_positions(x.shape[2], ham.ham.rank, x.device)))
+            return ham.ham.bases_from_columns(z.relu() if ham.ham.nonnegative else z).float().contiguous(), False
     if dictionary.init not in ("random", "carry") or not dictionary.training:
         # usually no copy: one dictionary for all samples
         return dictionary.stored(x.flatten(2)).float().contiguous(), False

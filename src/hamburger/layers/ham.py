@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hamburger import distributed
 from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_positive, check_seed
-from hamburger.hams.base import Ham, weyl_multipliers, weyl_uniform
+from hamburger.hams.base import COLUMNS, Columns, Ham, weyl_multipliers, weyl_uniform
 from hamburger.hams.decompose import BPTT, Gradient, as_gradient, as_ham, bptt, one_step, solve_ham
 from hamburger.hams.sharded import ShardedHam
 from hamburger.kernels.dispatch import BACKENDS
@@ -19,7 +19,8 @@ from hamburger.linalg import EPS, normalize_columns
 from hamburger.tensors import HALF, autocast_dtype, full_precision, is_exporting, is_recomputing, widen
 
 AXES = ("spatial", "channel")
-INITS = ("random", "fixed", "learned", "online", "carry")  # the four of the paper's Table 8, and one for video
+# the four of the paper's Table 8, columns of the input, and one for video
+INITS = ("random", "fixed", "learned", "online", COLUMNS, "carry")
 
 
 class Bread(nn.Module):
@@ -157,25 +158,28 @@ class Dictionary(nn.Module):
     - "learned": a parameter, which only back-propagation through all steps can train.
     - "online": a running average of the final bases of the training batches, over all processes. A recomputation by
       gradient checkpointing starts from the bases of the first pass and does not count as a further batch.
+    - "columns": columns of the input itself (`Ham.select_columns`). Nothing is stored or drawn.
     - "carry", for video: in training drawn for every sample; in evaluation the final bases of the previous call, with
       unit columns. A first call, one with another batch size, and one after `eval()` start from the stored bases.
     """
 
-    bases: Tensor
+    bases: Tensor  # not with "columns"
 
     def __init__(self, ham: Ham, *, heads: int, dim: int, init: str, seed: int, momentum: float) -> None:
         super().__init__()
         check_choice("Hamburger", "init", init, INITS)
         check_positive("Hamburger", "online_momentum", momentum, zero=True, most=1.0)
         self.init, self.heads, self.momentum, self.nonnegative = init, heads, momentum, ham.nonnegative
+        self._recent = RecentBases()
+        self._carried: Tensor | None = None  # (b s) d r
+        if init == COLUMNS:
+            return
         # own generator: building a layer leaves torch's untouched, and every process starts from the same bases
         bases = ham.draw(heads, dim, like=torch.empty(0), generator=torch.Generator().manual_seed(seed))
         if init == "learned":
             self.bases = nn.Parameter(bases)
         else:
             self.register_buffer("bases", bases)
-        self._recent = RecentBases()
-        self._carried: Tensor | None = None  # (b s) d r
 
     def train(self, mode: bool = True) -> Dictionary:
         self._carried = None
@@ -188,8 +192,10 @@ class Dictionary(nn.Module):
         known = self._carried
         return is_exporting() or known is None or known.shape[0] != x.shape[0] or known.device != x.device
 
-    def forward(self, x: Tensor) -> Tensor | None:
-        """Bases for x ((b s) d n), or None where `decompose` draws them."""
+    def forward(self, x: Tensor) -> Tensor | Columns | None:
+        """Bases for x ((b s) d n), "columns" where `decompose` takes those of x, or None where it draws them."""
+        if self.init == COLUMNS:
+            return COLUMNS
         if self.init in ("random", "carry") and self.training:
             return None
         if self.init == "carry" and not self.is_first_frame(x):
@@ -233,20 +239,24 @@ class PositionDictionary(nn.Module):
     Its size depends on the image, so it cannot be stored. Evaluation computes it from stored Weyl multipliers.
     """
 
-    multipliers: Tensor
+    multipliers: Tensor  # not with "columns"
 
     def __init__(self, ham: Ham, *, init: str, seed: int) -> None:
         super().__init__()
-        if init not in ("random", "fixed"):
+        if init not in ("random", "fixed", COLUMNS):
             raise OptionError(
-                f"Hamburger: the channel decomposition takes init='random' or 'fixed', got {init!r}: its dictionary "
-                f"has one row per position, so there is nothing of a fixed size to learn or to average"
+                f"Hamburger: the channel decomposition takes init='random', 'fixed' or 'columns', got {init!r}: its "
+                f"dictionary has one row per position, so there is nothing of a fixed size to learn or to average"
             )
         self.init, self.ham = init, ham
+        if init == COLUMNS:
+            return
         self.register_buffer("multipliers", torch.tensor(weyl_multipliers(ham.rank, seed)))
 
-    def forward(self, x: Tensor) -> Tensor | None:
-        """Bases for x ((b s) n c), or None where `decompose` draws them."""
+    def forward(self, x: Tensor) -> Tensor | Columns | None:
+        """Bases for x ((b s) n c), "columns" where `decompose` takes those of x, or None where it draws them."""
+        if self.init == COLUMNS:
+            return COLUMNS
         if self.init == "random" and self.training:
             return None
         dtype = torch.float32 if x.dtype in HALF else x.dtype

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hamburger.errors import InputError, OptionError, shorten
+from hamburger.hams.base import COLUMNS
 from hamburger.hams.decompose import BPTT, Truncated
 from hamburger.hams.sharded import ShardedHam
 from hamburger.layers.burger import Hamburger
@@ -110,6 +111,8 @@ def _check_ham(layer: HamLayer) -> None:
             f"shard_positions: grad must be 'one-step', 'truncated:m' or 'bptt', got {shorten(str(layer.grad))}; other "
             "gradients need more than sums over positions"
         )
+    if layer.dictionary.init == COLUMNS:
+        raise OptionError("shard_positions: init='columns' would take columns of one process alone; take init='fixed'")
     if layer.backend == "fused":
         raise OptionError("shard_positions: the fused kernels solve whole maps; build the layer with backend='auto'")
 

@@ -8,6 +8,7 @@ import pytest
 
 from hamburger.report.study import compare_paired
 from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NOT_RUN, Finding, Trial, combine_trials
+from hamburger_lab.claims.dictionaries import judge_columns_error
 from hamburger_lab.claims.rules import (
     CellPair,
     RowSource,
@@ -273,3 +274,29 @@ def test_ratios_match_a_calculation_by_hand():
 def test_decisive_finding_supports_the_claim_least():
     cheap = [Finding("x", 0.4, None, 1, CONFIRMED, against=True), Finding("y", 1.0, None, 1, CONFIRMED, against=True)]
     assert combine_trials([Trial("here", tuple(cheap))]).decisive.label == "y"
+
+
+@pytest.mark.parametrize(
+    ("few", "outcome"),
+    [
+        ([0.40, 0.50, 0.60], CONFIRMED),
+        ([0.41, 0.515, 0.61], CONFIRMED),  # larger by less than 5 %
+        ([0.40, 0.55, 0.62], INCONCLUSIVE),
+        ([0.50, 0.62, 0.75], NOT_CONFIRMED),
+    ],
+)
+def test_errors_from_columns_are_paired_by_image(few, outcome):
+    common = {"weights": "imagenet", "ham": "nmf", "hardware": "H"}
+    cells = {("random", 6): [0.40, 0.50, 0.60], ("columns", 2): few, ("columns", 6): [9.0, 9.0, 9.0]}
+    made = [
+        common | {"stage": stage, "init": start, "steps": count, "errors": errors}
+        for stage in ("layer3", "layer4", "bread")
+        for (start, count), errors in cells.items()
+    ]
+    made += [row | {"weights": "random", "errors": [1.0, 2.0, 3.0]} for row in made]
+    verdict = judge_columns_error(Results({"columns_error_x": made}), hams=("nmf",))
+    assert verdict.outcome == outcome and verdict.decisive.n == 3 and len(verdict.trials[0].findings) == 3
+    ratio = math.exp(sum(math.log(a / b) for a, b in zip([0.40, 0.50, 0.60], few, strict=True)) / 3)
+    assert verdict.decisive.effect == pytest.approx(ratio)
+    del made[0]  # without it a stage is missing
+    assert "not run: nmf, layer3" in judge_columns_error(Results({"columns_error_x": made}), hams=("nmf",)).here

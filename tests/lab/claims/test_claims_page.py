@@ -104,7 +104,7 @@ def test_html_page_is_self_contained(committed, text):
 
 def test_html_page_begins_with_its_caveats(committed, text):
     head = text.partition("<nav")[0]
-    assert "some hundred photographs" in head and "based on generated scenes alone" not in head
+    assert "some hundred photographs" in head and "1 of these verdicts is based on generated scenes alone" in head
     scenes = judge_all(Results({name: rows for name, rows in committed.files.items() if "patchwork" in name}))
     weak = sum(verdict.generated for _, verdict in scenes)
     note = caution_note(scenes)

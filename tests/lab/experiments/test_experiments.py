@@ -255,3 +255,25 @@ def test_carried_steps_are_the_fewest_that_match_the_most_fixed_steps():
     assert "| nmf | 2 | 0.500 | 0.300 | 0.350 | 0.200 | 2 |" in carried_table(rows)
     worse = [row | {"error": 0.9} if row["init"] == "carry" else row for row in rows]
     assert "| 0.900 | none |" in carried_table(worse)
+
+
+def test_columns_measures_errors_and_times(data, tmp_path, monkeypatch):
+    script = load_script("columns")
+    monkeypatch.setattr(script, "RANK", 4)
+    errors, times = tmp_path / "errors.jsonl", tmp_path / "times.jsonl"
+    options = ["--images", str(data / "images"), "--count", "2", "--side", "40", "--steps", "0,2"]
+    script.main(
+        [*options, "--errors", str(errors), "--times", str(times), "--sizes", "9", "--repeats", "2", "--width", "8"]
+    )
+    rows = read_rows(errors)
+    assert {row["stage"] for row in rows} == {"layer1", "layer2", "layer3", "layer4", "bread"}
+    by_case = {(row["stage"], row["ham"], row["init"], row["steps"]): row for row in rows}
+    assert len(by_case) == len(rows) == 5 * 3 * 2 * 2
+    for row in rows:
+        assert row["weights"] == "random" and len(row["errors"]) == row["images"] == 2 and row.keys() >= ENVIRONMENT
+        assert 0 < row["error"] < 1.5
+    start = by_case["layer4", "nmf", "columns", 0]["error"]
+    assert by_case["layer4", "nmf", "columns", 2]["error"] < start < by_case["layer4", "nmf", "random", 0]["error"]
+    assert [(row["ham"], row["init"], row["steps"]) for row in read_rows(times)] == [
+        (ham, *variant) for ham in ("nmf", "vq", "cd") for variant in (("random", 6), ("columns", 2))
+    ]

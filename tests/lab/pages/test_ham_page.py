@@ -33,3 +33,26 @@ def test_no_ratio_between_rows_of_different_commits():
     text = table3.against_ham(rows)
     assert "| a2 | inference | 1 (2.00) |" in text
     assert "| a2+compile | inference | 0.8† |" in text
+
+
+def test_columns_tables_compare_both_starts():
+    common = {"r": 64, "dtype": "float32", "hardware": "H", "torch": "2", "seed": 0, "commit": "abc", "threads": 2}
+    sizes = {"d": 1024, "n": 1936, "images": 2}
+    rows = [
+        {"weights": weights, "stage": stage, "ham": "nmf", "init": start, "steps": count, "error": error}
+        | sizes
+        | common
+        for weights in ("imagenet", "random")
+        for stage in ("layer1", "layer4")
+        for start, count, error in (("random", 2, 0.8), ("random", 6, 0.7), ("columns", 2, 0.6))
+    ]
+    text = ham_page.columns_error_table(rows)
+    assert "| nmf | layer4 (1024 x 1,936) | random | 0.800 | 0.700 |\n" in text
+    assert "| nmf | layer4 (1024 x 1,936) | columns | 0.600 |  |\n" in text
+    assert text.index("layer4") < text.index("All 12 errors") < text.index("layer1")
+    timed = [
+        {"ham": "vq", "init": start, "steps": count, "n": 1024, "ms": ms, "ms_iqr": 0.5, "c": 512, "repeats": 9}
+        | common
+        for start, count, ms in (("random", 6, 30.0), ("columns", 2, 12.0))
+    ]
+    assert "| vq | 1,024 | 30.0 (0.5) | 12.0 (0.5) | 2.50 |" in ham_page.columns_time_table(timed)

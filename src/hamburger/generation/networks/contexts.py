@@ -25,7 +25,7 @@ from hamburger.errors import (
 from hamburger.generation.networks.layers import LayerFactory
 from hamburger.generation.networks.spectral import spectral_norm_all
 from hamburger.hams import Gradient
-from hamburger.hams.base import Ham
+from hamburger.hams.base import Columns, Ham
 from hamburger.hams.decompose import as_ham
 from hamburger.hams.nmf import NMF
 from hamburger.layers.ham import Dictionary, HamLayer
@@ -272,7 +272,7 @@ class UniformDictionary(Dictionary):
         drawn = torch.rand(1, dim, ham.rank, generator=torch.Generator().manual_seed(seed), device="cpu")
         self.bases.copy_(drawn)
 
-    def forward(self, x: Tensor) -> Tensor | None:
+    def forward(self, x: Tensor) -> Tensor | Columns | None:
         if not self.training:
             return super().forward(x)
         like, shape = widen(x[:0]), self.bases.shape[1:]
