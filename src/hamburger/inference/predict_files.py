@@ -28,6 +28,7 @@ from hamburger.inference.summary import (
     PredictedImage,
     Shard,
     Summary,
+    check_records,
     join_records,
     listed_files,
     open_records,
@@ -104,6 +105,7 @@ def predict_folder(
     no_images = [*inputs.failed, *((path, f"{path}: {why}") for path in sorted(unnamed))]
     failed = [(printable(str(path)), printable(why)) for path, why in no_images]
     names = {_key(image): set(output_names([image], predictor)) for image in images}
+    check_records(out)
     earlier = read_outcomes(out, settings, names) if resume else {}
     out.mkdir(parents=True, exist_ok=True)
     if images:  # earlier outcomes stay in the summary while this call runs
@@ -224,7 +226,8 @@ def table(predictor: FilePredictor, summary: Summary) -> Table:
         result.add_column(heading, overflow="fold")
     for one in summary.done[:ROWS]:
         first = next(iter(one.files.values()), one.image)
-        result.add_row(*(escape(cell) for cell in (first, *one.cells)))
+        cells = (first, *one.cells)[: len(predictor.columns)]  # of records that anybody may have written
+        result.add_row(*(escape(printable(cell)) for cell in cells))
     return result
 
 

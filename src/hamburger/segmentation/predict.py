@@ -194,7 +194,7 @@ class SegmentationPredictor(FilePredictor):
         return {**super().settings(), "protocol": str(self.predictor.protocol), "side": self.predictor.side or None}
 
     def notes(self, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-        tiled = sum(row["tiles"] > 1 for row in rows)
+        tiled = sum(row.get("tiles", 1) != 1 for row in rows)  # of a summary that anybody may have written
         if tiled:
             yield f"{tiled} images were split into tiles, which limits context to the tile (see --max-pixels)"
 
