@@ -34,7 +34,6 @@ from hamburger.inference.summary import (
     open_records,
     read_outcomes,
 )
-from hamburger.tensors import list_tensors
 from hamburger.training import image_files
 
 if TYPE_CHECKING:
@@ -157,32 +156,6 @@ def _predict_image(predictor: FilePredictor, image: InputImage, out: Path) -> Pr
     for kind, path in files.items():
         write_atomically(out / path, prediction.files[kind])
     return PredictedImage(_key(image), files, prediction.row, prediction.cells)
-
-
-def check_prediction(what: str, values: Tensor) -> Tensor:
-    """Return what the network predicts for an image; raise NotFiniteError where it is NaN or infinite."""
-    if not values.isfinite().all():
-        broken = int((~values.isfinite()).sum())
-        raise NotFiniteError(
-            f"predict: {broken} of {values.numel()} {what} are NaN or infinite; the weights are unusable for this image"
-        )
-    return values
-
-
-@contextmanager
-def check_outputs(what: str, modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Inside the block, `check_prediction` is called on everything that the modules return."""
-
-    def check(module: nn.Module, args: Any, output: Any) -> None:
-        for values in list_tensors(output):
-            check_prediction(what, values)
-
-    handles = [module.register_forward_hook(check) for module in modules]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def output_names(images: Sequence[InputImage], predictor: FilePredictor) -> list[str]:
