@@ -25,6 +25,7 @@ from hamburger.detection.data import create_detection_set
 from hamburger.errors import DataError, shorten
 from hamburger.files import read_bytes
 from hamburger.segmentation.data import create_dataset
+from hamburger.segmentation.data.folder import read_colour_label
 from hamburger.stereo.data.files import read_disparity
 from hamburger.training.image_files import read_image
 from hamburger.training.safe_files import MAX_PIXELS, check_relative, describe, read_lines, read_npy
@@ -130,6 +131,15 @@ def test_tags_of_exif_data_cannot_demand_much_memory(tmp_path):
     assert read_image(tmp_path / "a.png").shape == (3, 8, 16)
     assert tracemalloc.get_traced_memory()[1] < 2**25
     tracemalloc.stop()
+
+
+def test_a_label_in_colours_takes_little_more_memory_than_its_pixels(tmp_path):
+    Image.new("RGB", (4096, 4096), (1, 2, 3)).save(tmp_path / "a.png")
+    tracemalloc.start()
+    label = read_colour_label(tmp_path / "a.png", {0x010203: 7})
+    assert tracemalloc.get_traced_memory()[1] < 16 * label.size
+    tracemalloc.stop()
+    assert label.shape == (4096, 4096) and (label == 7).all()
 
 
 def _webp(width, height):
