@@ -81,7 +81,8 @@ class Explanation(NamedTuple):
 
 def explain(model: Model, image: Tensor, *, steps: int | None = None, rank: int | None = None) -> Explanation:
     """Run the network once, with other steps and another rank of its ham if given.   image: 3 h w, uint8"""
-    size = Predictor(model.net, model.info, model.device).input_size(*image.shape[1:])
+    side = min(model.info.side or 0, MAX_SIDE)  # the network sees the image as a whole
+    size = Predictor(model.net, model.info, model.device, side=side).input_size(*image.shape[1:])
     x = normalise(_resize(image, size).to(model.device), model.info.mean, model.info.std)[None]
     ham = model.ham
     layers, outer = ([model.layer], outer_modules(model.layer)) if ham else ([], [""])
