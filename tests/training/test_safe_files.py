@@ -198,6 +198,17 @@ def test_a_jpeg_of_many_scans_is_refused(tmp_path):
         read_image(tmp_path / "a.jpg")
 
 
+def test_a_jpeg_of_many_exif_segments_is_refused(tmp_path):
+    """Pillow copies all that it has for each: 190 MB of them take two minutes."""
+    content = encode("JPEG", np.zeros((8, 8), np.uint8))
+    exif = b"\xff\xe1\0\x16Exif\0\0MM\0*\0\0\0\x08\0\0\0\0\0\0"  # without tags
+    (tmp_path / "a.jpg").write_bytes(content[:2] + exif * 60 + content[2:])
+    assert read_image(tmp_path / "a.jpg").shape == (3, 8, 8)
+    (tmp_path / "a.jpg").write_bytes(content[:2] + exif * 80 + content[2:])
+    with pytest.raises(DataError, match=r"a\.jpg: a JPEG of 81 scans and EXIF segments"):
+        read_image(tmp_path / "a.jpg")
+
+
 @pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.npz", "a.pfm"])
 def test_pipes_and_devices_are_refused_instead_of_read_for_ever(tmp_path, name):
     read = read_disparity if name in ("a.npz", "a.pfm") else read_image

@@ -258,9 +258,10 @@ class ForeignBurger:
         names = [theirs for theirs, name in NAME_TABLES[self.source].items() if name == ours and theirs in self.tensors]
         shape = tuple(self.tensors[names[0]].shape) if names else ()
         if len(shape) < axes:
+            found = f"{names[0]} of shape {shape}" if names else shorten(sorted(self.tensors))
             raise CheckpointError(
                 f"infer_options: the {self.source} burger under {shorten(self.prefix)} needs a tensor for '{ours}' of "
-                f"at least {axes} axes (got {f'{names[0]} of shape {shape}' if names else shorten(sorted(self.tensors))})"
+                f"at least {axes} axes (got {found})"
             )
         return shape[:axes]
 
