@@ -83,7 +83,7 @@ def sync_folder(folder: Path) -> None:
 def one_at_a_time(path: Path, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Let one process at a time into the block, of all that use this file; call `waiting` before having to wait."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
+    with open_own(path, "ab") as file:
         if not lock(file, wait=False):
             waiting()
             lock(file)
@@ -190,6 +190,16 @@ def open_regular(path: Path, call: str = "") -> BinaryIO:
     os.close(handle)
     what = "is a folder" if stat.S_ISDIR(mode) else "is not a regular file"
     raise DataError(f"{call}{path}: {what}; expected a file")
+
+
+def open_own(path: Path, mode: str) -> IO[Any]:
+    """Open a file that only this library writes; DataError unless it is a regular one, or there is none.
+
+    Writing to a link would change a file elsewhere, and a pipe may wait for ever.
+    """
+    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+        raise DataError(f"{path}: is a link or not a regular file; remove it, or name another folder")
+    return path.open(mode)
 
 
 def read_bytes(path: Path, most: int, call: str = "") -> bytes:

@@ -43,6 +43,10 @@ def explain_errors(call: str) -> Callable[[Callable[Parameters, T]], Callable[Pa
                 if not str(error).startswith(call):
                     error.args = (f"{call}: {error}",)
                 raise
+            except TypeError as error:  # options inside options, which recipes of others may hold
+                if "got multiple values for" not in str(error):
+                    raise
+                raise OptionError(f"{call}: {error}, which cannot be set here; leave it out") from error
 
         return checked
 
@@ -78,7 +82,7 @@ class Registry(Mapping[str, Callable[..., T]]):
 
         return add
 
-    def create(self, name: str, *args: Any, **options: Any) -> T:
+    def create(self, name: str, /, *args: Any, **options: Any) -> T:
         """Build the named thing. An unknown option raises an error that suggests the nearest known one."""
         constructor = self[name]
         check_options(f"{self.kind} '{name}'", constructor, options)

@@ -44,6 +44,15 @@ def test_labels_are_those_of_the_predictor(context, side, tmp_path, image):
     assert (shown.solve is None) == (context in ("sa", None))
 
 
+def test_weights_cannot_demand_a_large_image(tmp_path, image):
+    """The network sees an image whole here, and as tiles in `Predictor`."""
+    model = Model.open(save(tmp_path / "net.safetensors", "nmf", side=8192), CPU)
+    sizes = []
+    model.net.register_forward_pre_hook(lambda _, args: sizes.append(tuple(args[0].shape[2:])))
+    assert explain(model, image).label.shape == (37, 50)
+    assert sizes == [(round(37 / 50 * MAX_SIDE), MAX_SIDE)]
+
+
 def test_atoms_are_sorted_and_their_shares_sum_to_one(model, image):
     solve = explain(model, image).solve
     assert solve.maps.shape == (4, 10, 14)

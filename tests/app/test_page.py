@@ -26,6 +26,7 @@ from PIL import Image
 
 import hamburger as hb
 from hamburger.checkpoints.weights_file import Info
+from hamburger.errors import InputError
 from hamburger.inference.predict_files import read_image
 from hamburger.segmentation.model import create_model, save_weights
 
@@ -266,6 +267,23 @@ def test_forged_events_read_no_other_file_and_solve_within_bounds(weights, tmp_p
         success, output = send(address, tmp_path / "private.jpg", 3)
         assert not success and "private_overlay" not in output
         assert not send(address, uploaded, 10**9)[0]
+
+
+def test_a_photo_is_an_upload_even_where_an_event_does_not_say_it_is_a_file(tmp_path, monkeypatch):
+    import gradio
+
+    from hamburger.app.page import check_input
+
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    (tmp_path / "uploads").mkdir()
+    photo, uploaded = tmp_path / "private.jpg", tmp_path / "uploads" / "photo.jpg"
+    for path in (photo, uploaded):
+        shutil.copy(SAMPLES / "coffee.jpg", path)
+    image = gradio.Image()
+    assert check_input(image, None) is None and check_input(image, {"path": str(uploaded)}) == str(uploaded)
+    for path in (photo, tmp_path / "uploads" / ".." / photo.name):
+        with pytest.raises(InputError, match="must be uploaded"):
+            check_input(image, {"path": str(path)})
 
 
 @pytest.mark.parametrize("fault", ["task", "port"])

@@ -80,3 +80,23 @@ def test_inference_needs_a_lower_bread() -> None:
     state = {key: value for key, value in hamnet("v2").items() if "lower_bread" not in key}
     with pytest.raises(CheckpointError, match=r"lower\.weight"):
         infer_options(state)
+
+
+def test_cheese_without_channels_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="must be a multiple of the cheese's"):
+        infer_options(hamnet("v2") | {"hamburger.cheese.conv.weight": torch.zeros(0, D, 1, 1)})
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {f"part{i}.{key}": value for i in range(1000) for key, value in lightham("gn").items()},
+        {"a." * 50_000 + key: value for key, value in lightham("gn").items() if "conv" not in key},
+    ],
+    ids=["many", "long"],
+)
+def test_errors_about_strange_names_stay_short(state: State) -> None:
+    for call in (infer_options, lambda state: load_hamburger(hb.Hamburger(C), state)):
+        with pytest.raises(CheckpointError) as refused:
+            call(state)
+        assert len(str(refused.value)) < 20_000

@@ -9,9 +9,11 @@ import sys
 import numpy as np
 import pytest
 import torch
+from fuzz_weights import NETWORKS
 from PIL import Image
 from small_segmenter import CLASSES, PALETTE, ByColour, info
 
+from hamburger.checkpoints.weights_file import Info
 from hamburger.errors import OptionError
 from hamburger.inference.predict_files import Summary, find_images, output_names, predict_folder
 from hamburger.segmentation.predict import (
@@ -20,6 +22,7 @@ from hamburger.segmentation.predict import (
     encode_label_png,
     measure_class_shares,
 )
+from hamburger.tasks import tasks
 from hamburger.training.image_files import UNLABELLED, full_palette
 
 
@@ -220,3 +223,14 @@ def test_class_shares_omit_unlabelled_pixels():
 def test_an_empty_summary_is_valid_json(tmp_path):
     Summary().write(tmp_path / "s.json")
     assert json.loads((tmp_path / "s.json").read_text()) == {"images": [], "failed": []}
+
+
+@pytest.mark.parametrize("task", ["segmentation", "classification", "detection"])
+def test_weights_without_names_of_classes_number_them(task, tmp_path):
+    path = tmp_path / "net.safetensors"
+    tasks[task].save(path, NETWORKS[task](), Info())
+    Image.new("RGB", (32, 32), (200, 100, 50)).save(tmp_path / "a.png")
+    net, known = tasks[task].load(path)
+    assert known.classes == ("0", "1", "2")
+    predictor = tasks[task].predictor(net, known, torch.device("cpu"))
+    assert not predict_folder(predictor, find_images([tmp_path / "a.png"]), tmp_path / "out").failed

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import shutil
 import subprocess
 import sys
 
 import pytest
 from PIL import Image
+from rich.console import Console
 from small_segmenter import ByColour, info
 
-from hamburger.errors import InputError, OptionError
-from hamburger.inference.predict_files import find_images, predict_folder
+from hamburger.errors import DataError, InputError, OptionError
+from hamburger.inference.predict_files import find_images, notes, predict_folder, table
 from hamburger.inference.summary import Shard
 from hamburger.segmentation.predict import SegmentationPredictor
 
@@ -145,6 +148,46 @@ def test_foreign_records_are_refused(photos, tmp_path, content):
     (tmp_path / "out" / "records-1-of-1.jsonl").write_text(content + "\n")
     with pytest.raises(InputError, match="is not a record of predictions"):
         run(photos, tmp_path / "out", resume=True)
+    predictor = Recorder(side=0)
+    with pytest.raises(InputError, match="is not a record of predictions"):
+        predict_folder(predictor, find_images([photos]), tmp_path / "out")
+    assert predictor.called == []  # not after hours of work
+
+
+@pytest.mark.parametrize("name", ["records-1-of-1.jsonl", ".records.lock"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe"])
+def test_predictions_write_to_no_link_and_wait_for_no_pipe(photos, tmp_path, name, kind):
+    path, victim = tmp_path / "out" / name, tmp_path / "victim"
+    path.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(victim)
+    if kind == "link":
+        victim.write_bytes(b"")
+    with pytest.raises(DataError, match=rf"{name}: (is .*regular file|missing)"):
+        run(photos, tmp_path / "out")
+    assert victim.read_bytes() == b"" if kind == "link" else not victim.exists()
+
+
+@pytest.mark.parametrize("row", [{}, {"tiles": "many"}, {"tiles": None, "shares": 3}])
+def test_rows_of_strangers_are_shown_without_effect(photos, tmp_path, row):
+    out = tmp_path / "out"
+    predictor, summary = run(photos, out)
+    cells = ["\x1b]0;title\x07[/x]"] * 50
+    one = {"image": str(photos / "0.png"), "files": {"label": "0.png"}, "row": row, "cells": cells}
+    settings = {"settings": json.loads((out / "summary.json").read_text())}
+    (out / "summary.json").unlink()
+    for path in out.glob("[1-9].png"):
+        path.unlink()
+    (out / "records-1-of-1.jsonl").write_text(f"{json.dumps(settings)}\n{json.dumps(one)}\n")
+    (out / "summary.json").write_text(json.dumps({"images": [], "failed": [], "earlier": ["0.png"]}))
+    predictor, summary = run(photos, out, resume=True)
+    assert "0.png" not in predictor.called
+    console = Console(file=io.StringIO(), width=200)
+    console.print(table(predictor, summary))
+    assert "\\x1b]0;title\\x07[/x]" in console.file.getvalue() and "\x1b" not in console.file.getvalue()
+    assert len(list(notes(predictor, find_images([photos]), summary, out))) <= 2
 
 
 @pytest.mark.parametrize("text", ["0/2", "3/2", "2", "a/b", "1/", "-1/2", "1/2/3", "1" * 30])

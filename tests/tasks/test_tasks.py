@@ -10,12 +10,14 @@ from io import StringIO
 from types import SimpleNamespace
 
 import pytest
+import small_tasks
 from rich.console import Console
 from small_run import rows
 
 import hamburger as hb
 from hamburger.classification.task import CLASSIFICATION, ClassificationTask
 from hamburger.cli import compare
+from hamburger.errors import OptionError
 from hamburger.generation.recipe import GanRecipe
 from hamburger.report.page import write_report
 from hamburger.tasks import find_training, task_named, task_of, task_of_weights, tasks, train
@@ -130,3 +132,22 @@ def test_report_uses_the_score_of_the_task(depth, tmp_path):
     text = write_report([tmp_path / "runs"], tmp_path / "report.html").read_text()
     assert "The lowest mean EPE is that of nmf: 1.50 px" in text and "nmf minus baseline is -0.60 px" in text
     assert "Validation EPE" in text and "mIoU" not in text and "<h1>Depth on figures</h1>" in text
+
+
+@pytest.mark.parametrize(
+    ("task", "setting"),
+    [
+        ("segmentation", "data.options.self=1"),
+        ("segmentation", "model.context_options.channels=1"),
+        ("segmentation", "model.head_options.channels=1"),
+        ("segmentation", "model.backbone_options.name=1"),
+        ("classification", "data.options.size=1"),
+        ("generation", "data.options.size=1"),
+        ("generation", "data.options.name=1"),
+    ],
+)
+def test_options_that_take_the_place_of_arguments_are_refused(task, setting, tmp_path):
+    """A recipe may come from anybody."""
+    with pytest.raises(OptionError, match=r"(self|channels|name|size)'?[ ,]") as refused:
+        small_tasks.train(task, tmp_path / "run", setting)
+    assert "\n" not in str(refused.value)

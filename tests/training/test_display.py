@@ -72,6 +72,14 @@ def test_a_bar_of_files_fits_80_columns_and_shows_rate_and_remaining_time(monkey
     assert re.search(r" 10/1000 [1-9]\d\.\d/s 0:00:00 left 0:00:\d\d", last) and len(last.rstrip()) <= 80, last
 
 
+def test_names_of_files_are_shown_as_they_are(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar("predicting", 1) as update:
+        update(advance=1, description="a[/bold].png")
+    assert "a[/bold].png" in capsys.readouterr().err
+    assert r"\x1b]0;title\x07" in on_terminal(Note("\x1b]0;title\x07"))
+
+
 def test_hb_train_shows_a_bar_on_a_terminal_and_nothing_in_a_file(monkeypatch, tmp_path, capsys):
     hb.train(small_run.small("steps=2"), tmp_path / "quiet", accelerator="cpu")
     assert capsys.readouterr() == ("", "")

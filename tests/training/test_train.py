@@ -336,6 +336,28 @@ def test_nonfinite_step_is_exact_with_delayed_checks(tmp_path, monkeypatch):
     assert "no checkpoint had been written yet" in str(stopped.value)
 
 
+@pytest.mark.parametrize(("step", "saved"), [(6, 4), (12, 8)])
+def test_outputs_that_are_not_finite_get_no_score(tmp_path, monkeypatch, step, saved):
+    run, original = tmp_path / "run", SegmentationTask.evaluate
+
+    def evaluate(self, net, *args, **options):
+        if checkpoint.load(run).state["progress"]["step"] == saved:
+            with torch.no_grad():  # finite, and so large that the outputs are not
+                for parameter in net.parameters():
+                    parameter.fill_(1e38)
+        return original(self, net, *args, **options)
+
+    monkeypatch.setattr(SegmentationTask, "evaluate", evaluate)
+    message = rf"step {step} has no score: .* NaN or infinite.* of step {saved};"
+    with pytest.raises(TrainingError, match=message) as stopped:
+        train(small(), run, accelerator="cpu")
+    assert "a lower optim.lr" in str(stopped.value) and "\n" not in str(stopped.value)
+    assert checkpoint.load(run).state["progress"]["step"] == saved
+    assert [row["step"] for row in rows(run) if "miou" in row] == ([6] if step == 12 else [])
+    monkeypatch.undo()
+    train(small(), run, accelerator="cpu", resume=True)
+
+
 def test_damaged_checkpoint_falls_back_to_the_previous_one(finished, tmp_path, monkeypatch):
     run = tmp_path / "run"
     original = Trainer.after_step

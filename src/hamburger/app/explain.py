@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from hamburger.checkpoints.weights_file import Info
 from hamburger.hams.base import COLUMNS
 from hamburger.inference.find_weights import find_weights
-from hamburger.inference.predict_files import check_prediction
 from hamburger.inspect.activations import Spectrum, cumulative_energy, record_activations
 from hamburger.inspect.solves import CodeMaps, list_ham_layers, map_size, outer_modules, sort_atoms
 from hamburger.layers.ham import HamLayer
 from hamburger.segmentation.predict import Predictor, measure_class_shares, resize_labels
 from hamburger.tasks import task_of_weights
 from hamburger.training.image_files import Colour, full_palette, normalise
+from hamburger.training.supervised import check_prediction
 
 MAX_SIDE = 1024  # the longer side of an image; larger ones are reduced
 HEAT = ((213, 94, 0), (255, 225, 120))  # of a weak and of the strongest part of an atom
@@ -82,7 +82,8 @@ class Explanation(NamedTuple):
 
 def explain(model: Model, image: Tensor, *, steps: int | None = None, rank: int | None = None) -> Explanation:
     """Run the network once, with other steps and another rank of its ham if given.   image: 3 h w, uint8"""
-    size = Predictor(model.net, model.info, model.device).input_size(*image.shape[1:])
+    side = min(model.info.side or 0, MAX_SIDE)  # the network sees the image as a whole
+    size = Predictor(model.net, model.info, model.device, side=side).input_size(*image.shape[1:])
     x = normalise(_resize(image, size).to(model.device), model.info.mean, model.info.std)[None]
     ham = model.ham
     layers, outer = ([model.layer], outer_modules(model.layer)) if ham else ([], [""])

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hamburger.app import explain
 from hamburger.app.explain import Explanation, Model, Solve, shrink
-from hamburger.errors import HamburgerError, OptionError, printable
+from hamburger.errors import HamburgerError, InputError, OptionError, printable
 from hamburger.inference.predict_files import read_image
 from hamburger.inspect.plots import plot_spectrum
 from hamburger.segmentation.predict import TRANSPARENT, blend_labels, draw_overlay_jpeg
@@ -116,8 +116,14 @@ class View:
 
 
 def check_input(component: gr.Image | gr.Slider, value: Any) -> Any:
-    """The value of a slider within its bounds, or the path of an upload; Gradio raises on any other file."""
-    return component.preprocess(value) if isinstance(component, gr.Slider) else value and value["path"]
+    """The value of a slider within its bounds, or the path of an upload; raise on any other file."""
+    if isinstance(component, gr.Slider):
+        return component.preprocess(value)
+    path = value and value["path"]
+    # Gradio checks only values that a forged event marks as files
+    if path and not Path(path).resolve().is_relative_to(os.environ["GRADIO_TEMP_DIR"]):
+        raise InputError("app: a photo must be uploaded")
+    return path
 
 
 class Explorer(View):

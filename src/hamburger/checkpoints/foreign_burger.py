@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hamburger.checkpoints.read import COUNTER, Report, unwrap
-from hamburger.errors import CheckpointError, OptionError, check_choice
+from hamburger.errors import CheckpointError, OptionError, check_choice, shorten
 from hamburger.layers import Hamburger
 
 AFFINE = ("weight", "bias")
@@ -181,7 +181,7 @@ def infer_options(
     factor = 1
     if burger.version in ("v2", "v2+"):
         (slim,) = burger.find_sizes("cheese.0.weight", 1)
-        if inner % slim:
+        if not slim or inner % slim:
             raise CheckpointError(
                 f"infer_options: the lower bread's width {inner} must be a multiple of the cheese's (got {slim})"
             )
@@ -258,9 +258,10 @@ class ForeignBurger:
         names = [theirs for theirs, name in NAME_TABLES[self.source].items() if name == ours and theirs in self.tensors]
         shape = tuple(self.tensors[names[0]].shape) if names else ()
         if len(shape) < axes:
+            found = f"{names[0]} of shape {shape}" if names else shorten(sorted(self.tensors))
             raise CheckpointError(
-                f"infer_options: the {self.source} burger under '{self.prefix}' needs a tensor for '{ours}' of at "
-                f"least {axes} axes (got {f'{names[0]} of shape {shape}' if names else sorted(self.tensors)})"
+                f"infer_options: the {self.source} burger under {shorten(self.prefix)} needs a tensor for '{ours}' of "
+                f"at least {axes} axes (got {found})"
             )
         return shape[:axes]
 
@@ -279,12 +280,13 @@ def find_burger(state: Mapping[str, Tensor], source: str = "auto", prefix: str |
     if not known:
         raise CheckpointError(
             f"load_hamburger: no key has a part {BREADS['hamnet']} (HamNet) or {BREADS['lightham']} (LightHam and its "
-            f"ports), the first are {list(state)[:8]}; weights of this library load with layer.load_state_dict(state)"
+            f"ports), the first are {shorten(list(state))}; weights of this library load with "
+            f"layer.load_state_dict(state)"
         )
     if len(places) != 1:
         raise CheckpointError(
-            f"load_hamburger: {'several burgers' if places else 'no burger'} for source={source!r}, prefix={prefix!r}; "
-            f"choose one that the checkpoint has, as (source, prefix): {known}"
+            f"load_hamburger: {'several burgers' if places else 'no burger'} for source={source!r}, "
+            f"prefix={shorten(prefix)}; choose one that the checkpoint has, as (source, prefix): {shorten(known)}"
         )
     source, prefix = places[0]
     # below a level named after the burger all keys belong to it; without one, other parts of the head are there too

@@ -73,6 +73,8 @@ def load_network(
     count = info.model.get("num_classes")
     if count is not None and len(info.classes) not in (0, count):
         raise CheckpointError(f"{call}: {path} has names of {len(info.classes)} classes for a network of {count}")
+    if count and not info.classes:  # the weights of somebody who gave no names
+        info = replace(info, classes=tuple(map(str, range(count))))
     return net.eval(), info
 
 

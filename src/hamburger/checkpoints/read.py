@@ -35,6 +35,7 @@ IN_PLACE = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD")
 MAX_WRAPPERS = 8  # inside each other
 COUNTER = "num_batches_tracked"  # of a batch norm; without effect on the output
 SHOWN = 20  # entries printed per section of a report
+WIDEST = 1000  # characters of a line of it
 PARALLEL = "module."  # the prefix that (Distributed)DataParallel puts before every key
 
 
@@ -241,4 +242,4 @@ class Report:
             lines += [f"  {title}:"] if entries else []
             lines += [f"    {key}{separator}{value}" for key, value in list(entries.items())[:SHOWN]]
             lines += [f"    ... {len(entries) - SHOWN} more in Report.{title}"] if len(entries) > SHOWN else []
-        return printable("\n".join(lines))
+        return printable("\n".join(line[:WIDEST] for line in lines))

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.classification.data.batches import to_model_input
-from hamburger.inference.predict_files import FilePrediction, FilePredictor, check_prediction, read_square
+from hamburger.inference.predict_files import FilePrediction, FilePredictor, read_square
 from hamburger.insertion.inserted import InsertedContext
+from hamburger.training.supervised import check_prediction
 from hamburger.training.task import Metric
 from hamburger.training.visualizer import CaptionedImage, Visualizer
 

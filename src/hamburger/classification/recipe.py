@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hamburger.classification.model import STEMS
-from hamburger.errors import check_choice, check_count, check_flag
+from hamburger.errors import OptionError, check_choice, check_count, check_flag
 from hamburger.registry import Registry
 from hamburger.training.recipe import (
     ADDED_LATER,
@@ -125,4 +125,6 @@ def check_classification_recipe(recipe: ClassificationRecipe, *, processes: int 
     check_choice(call, "model.stem", recipe.model.stem, STEMS)
     check_flag(call, "model.pretrained", recipe.model.pretrained)
     check_count(call, "data.size", recipe.data.size, least=1)
+    if "size" in recipe.data.options:
+        raise OptionError(f"{call}: data.options.size has its own field; --set data.size=... instead")
     check_count(call, "data.padding", recipe.data.padding, least=0, most=recipe.data.size)

@@ -111,14 +111,14 @@ def predict(
             out,
             shard=part,
             resume=resume,
-            after=lambda image: update(advance=1, description=image.name[-24:]),
+            after=lambda image: update(advance=1, description=printable(image.name[-24:])),
             weights=digest,
         )
     console = Console()
     if summary.done and not silent:
         console.print(predict_files.table(file_predictor, summary))
     for note in predict_files.notes(file_predictor, inputs, summary, out):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
     for _, why in summary.failed:
         typer.echo(f"ham: {printable(why)}", err=True)
     if summary.failed and not torchrun:  # which would stop the other processes

@@ -16,8 +16,9 @@ from hamburger.detection.data import Scene
 from hamburger.detection.data.coco import encode_masks
 from hamburger.errors import check_positive
 from hamburger.files import encode_json
-from hamburger.inference.predict_files import FilePrediction, FilePredictor, check_outputs, read_image
+from hamburger.inference.predict_files import FilePrediction, FilePredictor, read_image
 from hamburger.training.image_files import Colour, encode_image, full_palette
+from hamburger.training.supervised import check_outputs
 from hamburger.training.task import Metric
 from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
 

@@ -16,8 +16,8 @@ from hamburger.files import encode_json, read_json_object, write_atomically
 from hamburger.generation.model import Generator
 from hamburger.generation.sampling import BLOCK, generate, interpolate_latents, latents, samples
 from hamburger.generation.visualize import tile_images, to_bytes, write_png
-from hamburger.inference.predict_files import check_prediction
 from hamburger.training.datasets import select_classes
+from hamburger.training.supervised import check_prediction
 
 SUMMARY = "samples.json"
 INTERPOLATION_START = 2**40  # sample numbers that no other file of this command uses

@@ -8,7 +8,14 @@ from typing import Any
 from hamburger.errors import OptionError, check_choice, check_count, check_flag, check_positive
 from hamburger.generation.model import create_gan, list_gans
 from hamburger.registry import Registry, check_options
-from hamburger.training.recipe import ADDED_LATER, RESIDENT, Training, check_training, check_two_at_once
+from hamburger.training.recipe import (
+    ADDED_LATER,
+    RESIDENT,
+    Training,
+    check_data_options,
+    check_training,
+    check_two_at_once,
+)
 
 
 @dataclass(frozen=True)
@@ -276,6 +283,9 @@ def check_gan_recipe(recipe: GanRecipe, *, processes: int = 1) -> None:
     check_count(call, "data.workers", recipe.data.workers, least=0)
     check_flag(call, "data.flip", recipe.data.flip)
     check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
+    check_data_options(call, recipe.data.options)
+    if "size" in recipe.data.options:
+        raise OptionError(f"{call}: data.options.size has its own field; --set model.resolution=... instead")
     optim = recipe.optim
     for name in ("generator_lr", "discriminator_lr"):
         check_positive(call, f"optim.{name}", getattr(optim, name))

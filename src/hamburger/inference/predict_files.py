@@ -28,12 +28,12 @@ from hamburger.inference.summary import (
     PredictedImage,
     Shard,
     Summary,
+    check_records,
     join_records,
     listed_files,
     open_records,
     read_outcomes,
 )
-from hamburger.tensors import list_tensors
 from hamburger.training import image_files
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def predict_folder(
     no_images = [*inputs.failed, *((path, f"{path}: {why}") for path in sorted(unnamed))]
     failed = [(printable(str(path)), printable(why)) for path, why in no_images]
     names = {_key(image): set(output_names([image], predictor)) for image in images}
+    check_records(out)
     earlier = read_outcomes(out, settings, names) if resume else {}
     out.mkdir(parents=True, exist_ok=True)
     if images:  # earlier outcomes stay in the summary while this call runs
@@ -157,32 +158,6 @@ def _predict_image(predictor: FilePredictor, image: InputImage, out: Path) -> Pr
     return PredictedImage(_key(image), files, prediction.row, prediction.cells)
 
 
-def check_prediction(what: str, values: Tensor) -> Tensor:
-    """Return what the network predicts for an image; raise NotFiniteError where it is NaN or infinite."""
-    if not values.isfinite().all():
-        broken = int((~values.isfinite()).sum())
-        raise NotFiniteError(
-            f"predict: {broken} of {values.numel()} {what} are NaN or infinite; the weights are unusable for this image"
-        )
-    return values
-
-
-@contextmanager
-def check_outputs(what: str, modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Inside the block, `check_prediction` is called on everything that the modules return."""
-
-    def check(module: nn.Module, args: Any, output: Any) -> None:
-        for values in list_tensors(output):
-            check_prediction(what, values)
-
-    handles = [module.register_forward_hook(check) for module in modules]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 def output_names(images: Sequence[InputImage], predictor: FilePredictor) -> list[str]:
     """The names of all files that will be written below the output folder, except the summary."""
     return [path(image.name).as_posix() for image in images for path in predictor.files.values()]
@@ -224,7 +199,8 @@ def table(predictor: FilePredictor, summary: Summary) -> Table:
         result.add_column(heading, overflow="fold")
     for one in summary.done[:ROWS]:
         first = next(iter(one.files.values()), one.image)
-        result.add_row(*(escape(cell) for cell in (first, *one.cells)))
+        cells = (first, *one.cells)[: len(predictor.columns)]  # of records that anybody may have written
+        result.add_row(*(escape(printable(cell)) for cell in cells))
     return result
 
 

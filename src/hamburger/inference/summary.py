@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hamburger.errors import InputError, OptionError
-from hamburger.files import encode_json, lock, one_at_a_time, parse_json, read_bytes, write_atomically
+from hamburger.files import encode_json, lock, one_at_a_time, open_own, parse_json, read_bytes, write_atomically
 
 SUMMARY = "summary.json"
 MAX_SUMMARY = 2**30  # bytes, also of a record file
@@ -175,7 +175,7 @@ def open_records(
     path: Path, settings: Mapping[str, Any], done: Mapping[str, PredictedImage], *, keep: bool
 ) -> Iterator[Records]:
     """Open and lock a record file; with `keep` its rows stay, and rows of `done` that it lacks are added."""
-    with path.open("a+b") as file:
+    with open_own(path, "a+b") as file:
         if not lock(file, wait=False):
             raise OptionError(f"predict: another process is writing {path}; wait for it, or name another --shard")
         file.seek(0)
@@ -266,8 +266,14 @@ def _earlier(out: Path) -> Iterator[tuple[Path, Mapping[str, Any], dict[str, Out
             yield path, records.settings, records.outcomes
 
 
+def check_records(out: Path) -> None:
+    """Raise where a record file of a folder holds something else, before hours of work."""
+    for _ in _earlier(out):
+        pass
+
+
 def _is_locked(path: Path) -> bool:
-    with path.open("ab") as file:
+    with open_own(path, "ab") as file:
         return not lock(file, wait=False)
 
 

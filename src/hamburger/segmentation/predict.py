@@ -18,13 +18,13 @@ from hamburger.checkpoints.weights_file import MAX_SIDE, MIN_SIDE, Info
 from hamburger.devices import pick_device
 from hamburger.errors import InputError, check_count, shorten
 from hamburger.inference.find_weights import find_weights
-from hamburger.inference.predict_files import FilePrediction, FilePredictor, check_prediction, read_image
+from hamburger.inference.predict_files import FilePrediction, FilePredictor, read_image
 from hamburger.registry import explain_errors
 from hamburger.segmentation.evaluate import predict_scores
 from hamburger.segmentation.model import load_weights
 from hamburger.training.datasets import IGNORE, Sample
 from hamburger.training.image_files import Colour, encode_label_png, full_palette, normalise, resized
-from hamburger.training.supervised import EvaluationProtocol
+from hamburger.training.supervised import EvaluationProtocol, check_prediction
 from hamburger.training.task import Metric
 from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
 
@@ -194,7 +194,7 @@ class SegmentationPredictor(FilePredictor):
         return {**super().settings(), "protocol": str(self.predictor.protocol), "side": self.predictor.side or None}
 
     def notes(self, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-        tiled = sum(row["tiles"] > 1 for row in rows)
+        tiled = sum(row.get("tiles", 1) != 1 for row in rows)  # of a summary that anybody may have written
         if tiled:
             yield f"{tiled} images were split into tiles, which limits context to the tile (see --max-pixels)"
 

@@ -17,7 +17,6 @@ from hamburger.inference.predict_files import (
     FilePredictor,
     FoundImages,
     InputImage,
-    check_prediction,
     find_images,
     read_image,
 )
@@ -28,6 +27,7 @@ from hamburger.stereo.evaluate import BOUNDS, mean_errors, sum_errors
 from hamburger.stereo.model import StereoNet
 from hamburger.training.datasets import join_names
 from hamburger.training.image_files import encode_image, normalise
+from hamburger.training.supervised import check_prediction
 from hamburger.training.task import Metric
 from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
 

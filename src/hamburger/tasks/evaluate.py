@@ -14,10 +14,9 @@ from hamburger.checkpoints.weights_file import Info
 from hamburger.devices import pick_device
 from hamburger.environment import describe_environment
 from hamburger.errors import CheckpointError, NotFiniteError, OptionError
-from hamburger.inference.predict_files import check_outputs
 from hamburger.tasks import task_of_weights
 from hamburger.training.recipe import check_data_options
-from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol, check_outputs
 from hamburger.training.task import Task
 
 

@@ -52,7 +52,7 @@ class Sample(NamedTuple):
 
 
 def create_from_registry(
-    known: Registry[Set], name: str, split: str, root: str | Path | None = None, **options: Any
+    known: Registry[Set], name: str, split: str, /, root: str | Path | None = None, **options: Any
 ) -> Set:
     """Return a split of the named data set in a registry. `root` is its folder; generated sets take none."""
     if "root" not in options_of(known[name]):

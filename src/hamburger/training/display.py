@@ -10,6 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from hamburger.errors import printable
 from hamburger.training.metrics_log import (
     Event,
     Listener,
@@ -55,7 +56,7 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., 
 
     console = Console(stderr=True)
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # it may be a file name
         BarColumn(BAR_WIDTH),
         MofNCompleteColumn(),
         RateColumn(),
@@ -156,4 +157,4 @@ class TrainingDisplay:
         self.bar.update(self.validation, completed=done, total=total, rest=rest, visible=done < total)
 
     def _print(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

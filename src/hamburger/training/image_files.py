@@ -27,8 +27,9 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "AVIF", "HEIF")
 KINDS = "JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF or HEIC"
 DECODERS = threading.Lock()
-SCAN = re.compile(rb"\xff\xda\x00[\x08\x0a\x0c\x0e][\x01-\x04]")  # the header of a scan of a JPEG
-MAX_SCANS = 64  # encoders write about ten
+# the header of a scan of a JPEG, and that of a segment of EXIF data: Pillow joins those one by one
+SCAN = re.compile(rb"\xff\xda\x00[\x08\x0a\x0c\x0e][\x01-\x04]|\xff\xe1..Exif\x00\x00", re.DOTALL)
+MAX_SCANS = 64  # encoders write about ten, and one of EXIF data
 ORIENTATION, TILE_WIDTH, TILE_LENGTH = 274, 322, 323  # tags of EXIF and TIFF
 TAG_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # by type
 RAW_EXIF, XMP = "Raw profile type exif", "XML:com.adobe.xmp"  # texts of a PNG
@@ -127,6 +128,7 @@ def _opened(path: Path, *, load: bool = True) -> Iterator[Any]:
         formats = [name for name in FORMATS if name in Image.OPEN]
         with open_regular(path) as file:
             _check_tags(path, file)
+            _check_scans(path, file)
             file.seek(0)
             with Image.open(file, formats=formats) as image:
                 check_pixels(path, *image.size)  # known from the header; decoding allocates them
@@ -134,8 +136,6 @@ def _opened(path: Path, *, load: bool = True) -> Iterator[Any]:
                     raise DataError(f"{path}: its pixels are floating-point numbers; save 8 or 16 bits per channel")
                 tags = getattr(image, "tag_v2", {})  # of a TIFF, whose tiles may be larger than the image
                 check_pixels(path, tags.get(TILE_WIDTH, 0), tags.get(TILE_LENGTH, 0))
-                if load and image.format in ("JPEG", "MPO"):
-                    _check_scans(path, file)
                 if load:
                     image.load()
                 yield image
@@ -162,8 +162,10 @@ def _add_heif_decoder(path: Path) -> None:
 def _check_scans(path: Path, file: BinaryIO) -> None:
     """Raise where a JPEG has so many scans that decoding takes minutes: each visits all pixels, and may be empty."""
     file.seek(0)
-    if (count := len(SCAN.findall(file.read()))) > MAX_SCANS:
-        raise DataError(f"{path}: a JPEG of {count} scans; at most {MAX_SCANS} are read: save it again")
+    if file.read(2) == b"\xff\xd8" and (count := len(SCAN.findall(file.read()))) > MAX_SCANS:
+        raise DataError(
+            f"{path}: a JPEG of {count} scans and EXIF segments; at most {MAX_SCANS} are read: save it again"
+        )
 
 
 def _check_tags(path: Path, file: BinaryIO) -> None:

@@ -17,6 +17,7 @@ from hamburger.files import (
     encode_json,
     is_number,
     lock,
+    open_own,
     read_json_object,
     read_text,
     remove_partial_files,
@@ -79,7 +80,7 @@ class RunFolder:
 
     def _lock_folder(self) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.path / LOCK).open("ab")
+        self._lock = open_own(self.path / LOCK, "ab")
         if not lock(self._lock, wait=False):
             self.release()
             raise OptionError(f"train: another process is training in {self.path}; wait for it, or name another folder")
@@ -143,12 +144,12 @@ class RunFolder:
 
     def append(self, name: str, row: Mapping[str, Any]) -> None:
         """Add a row to the metrics or the timings."""
-        with self.to_write(name).open("ab") as file:  # closed at once, so a killed run keeps its lines
+        with open_own(self.to_write(name), "ab") as file:  # closed at once, so a killed run keeps its lines
             file.write((encode_json(row) + "\n").encode())
 
     def sync_log(self) -> int:
         """Sync the metrics to disk; return their length in bytes, for the checkpoint."""
-        with self.to_write(METRICS).open("ab") as file:
+        with open_own(self.to_write(METRICS), "ab") as file:
             os.fsync(file.fileno())
             return file.tell()
 
@@ -156,7 +157,7 @@ class RunFolder:
         """Cut off the metrics of steps after the checkpoint, which will be made again."""
         if length < 0:
             raise ValueError(f"the metrics cannot have {shorten(length)} bytes")
-        with self.to_write(METRICS).open("ab") as file:
+        with open_own(self.to_write(METRICS), "ab") as file:
             if file.tell() > length:
                 file.truncate(length)
                 os.fsync(file.fileno())

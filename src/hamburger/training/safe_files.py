@@ -85,10 +85,9 @@ def check_relative(where: str, name: str) -> str:
 def read_npy(file: IO[bytes], *, most: int) -> npt.NDArray[Any]:
     """Return the numbers of a .npy stream, at most `most`; raise an exception of any type if it is damaged."""
     version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"unknown version {version} of the format")
-    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = read_header(file)
+    if version != (1, 0):  # later ones are for headers above 64 KiB, up to 4 GiB
+        raise ValueError(f"version {version[0]}.{version[1]} of the format, which plain numbers do not need")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
     if dtype.kind not in "fiu":
         raise ValueError(f"it holds {dtype}, not numbers")
     if min(shape, default=0) < 0 or math.prod(shape) > most:

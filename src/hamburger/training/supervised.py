@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from hamburger import distributed
 from hamburger.errors import (
     InputError,
+    NotFiniteError,
     OptionError,
     ShapeError,
     check_count,
     check_flag,
     check_positive,
 )
+from hamburger.tensors import list_tensors
 from hamburger.training.datasets import IGNORE
 from hamburger.training.loader import prefetch
 from hamburger.training.recipe import SupervisedTraining
@@ -117,6 +119,32 @@ def evaluation_mode(net: nn.Module, *, fixed_size: bool = True) -> Iterator[None
     finally:
         torch.backends.cudnn.benchmark = benchmark
         net.train(training)
+
+
+def check_prediction(what: str, values: Tensor) -> Tensor:
+    """Return what the network predicts for an image; raise NotFiniteError where it is NaN or infinite."""
+    if not values.isfinite().all():
+        broken = int((~values.isfinite()).sum())
+        raise NotFiniteError(
+            f"predict: {broken} of {values.numel()} {what} are NaN or infinite; the weights are unusable for this image"
+        )
+    return values
+
+
+@contextmanager
+def check_outputs(what: str, modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Inside the block, `check_prediction` is called on everything that the modules return."""
+
+    def check(module: nn.Module, args: Any, output: Any) -> None:
+        for values in list_tensors(output):
+            check_prediction(what, values)
+
+    handles = [module.register_forward_hook(check) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def read_share(dataset: Any, workers: int, progress: Callable[[int, int], Any]) -> Generator[tuple[int, Any]]:

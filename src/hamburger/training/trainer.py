@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hamburger import distributed
 from hamburger.devices import keep_random_state
+from hamburger.errors import NotFiniteError, TrainingError
 from hamburger.layers.norm import convert_sync
 from hamburger.training.checkpoint import ScoredProgress
 from hamburger.training.metrics_log import Listener, ScoresEvaluated, ValidationProgress
@@ -19,6 +20,7 @@ from hamburger.training.optim import learning_rate, optimizer_of, set_rate
 from hamburger.training.recipe import SupervisedTraining
 from hamburger.training.run_folder import BEST, RunFolder
 from hamburger.training.run_lifecycle import Run, StopSignal
+from hamburger.training.supervised import check_outputs
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
@@ -138,17 +140,23 @@ class Trainer(Run[S, ScoredProgress]):
     def evaluate(self) -> None:
         """Score the current weights on the validation split, in float32."""
         self.check_weights()  # a network of NaN still predicts, and might even be the best so far
-        with keep_random_state([self.device]):
-            scores = self.task.evaluate(
-                self.net,
-                self.data.val,
-                self.info,
-                device=self.device,
-                batch=self.recipe.batch,
-                workers=self.recipe.data.workers,
-                channels_last=self.recipe.channels_last,
-                progress=self._between_images,
-            )
+        try:
+            with keep_random_state([self.device]), check_outputs("outputs", self.task.list_outputs(self.net)):
+                scores = self.task.evaluate(
+                    self.net,
+                    self.data.val,
+                    self.info,
+                    device=self.device,
+                    batch=self.recipe.batch,
+                    workers=self.recipe.data.workers,
+                    channels_last=self.recipe.channels_last,
+                    progress=self._between_images,
+                )
+        except NotFiniteError as broken:  # also of finite weights that are very large
+            raise TrainingError(
+                f"train: the evaluation of step {self.progress.step} has no score: {broken}; {self.last_written()}; "
+                f"{self.advice_after_divergence()}"
+            ) from None
         progress, metric = self.progress, self.task.metric
         progress.evaluated, progress.scores = progress.step, asdict(scores)
         value = progress.scores[metric.name]

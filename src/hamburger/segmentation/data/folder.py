@@ -28,6 +28,7 @@ from hamburger.training.image_files import Bytes, Colour, read_colours, read_ind
 from hamburger.training.safe_files import read_lines
 
 PACKED = np.array((1 << 16, 1 << 8, 1))  # colours @ PACKED: one number for each colour
+CHUNK = 2**20  # pixels of an RGB label that are packed at once
 LAYOUTS = "classes.txt, images/ and labels/ (both with one folder per split, or with train.txt and val.txt)"
 
 
@@ -194,13 +195,19 @@ def build_colour_table(colours: Sequence[Colour | None], ignored: Sequence[int] 
 
 def read_colour_label(path: Path, table: Mapping[int, int]) -> Bytes:
     """Return the class numbers (h w) of an RGB label."""
-    packed = read_colours(path).astype(np.int64) @ PACKED
-    colours, where = np.unique(packed, return_inverse=True)
-    unknown = [colour for colour in colours.tolist() if colour not in table]
+    colours = read_colours(path)
+    pixels, label = colours.reshape(-1, 3), np.empty(colours.shape[0] * colours.shape[1], np.uint8)
+    values, seen = np.full(2**24, OUTSIDE, np.uint8), np.zeros(2**24, np.bool_)  # of every colour
+    values[list(table)] = list(table.values())
+    for part in range(0, len(pixels), CHUNK):
+        packed = pixels[part : part + CHUNK].astype(np.int64) @ PACKED
+        label[part : part + CHUNK] = values[packed]
+        seen[packed] = True
+    unknown = np.flatnonzero(seen & (values == OUTSIDE)).tolist()
     if unknown:
         first = ", ".join(f"{c >> 16} {c >> 8 & 255} {c & 255}" for c in unknown[:3])
         raise DataError(
             f"{path}: {len(unknown)} colours without a class ({first}); add them to classes.txt, or pass the colour of "
             f"unlabelled pixels as ignore_colour="
         )
-    return np.array([table[colour] for colour in colours.tolist()], np.uint8)[where].reshape(packed.shape)
+    return label.reshape(colours.shape[:2])
