@@ -100,17 +100,17 @@ class Ham(ABC):
 
     def update_codes(self, x: Tensor, factors: Factors) -> Tensor:
         """The codes after the next step, position by position.   x: b d n   ->   b r n"""
-        raise self._no_parts()
+        raise self.without_parts()
 
     def sum_positions(self, x: Tensor, codes: Tensor) -> tuple[Tensor, ...]:
         """Sums over positions; those of several parts are added.   x: b d n   codes: b r n   ->   for `update_bases`"""
-        raise self._no_parts()
+        raise self.without_parts()
 
     def update_bases(self, bases: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
         """The bases after the next step. May overwrite `sums`.   bases: b d r   ->   b d r"""
-        raise self._no_parts()
+        raise self.without_parts()
 
-    def _no_parts(self) -> OptionError:
+    def without_parts(self) -> OptionError:
         name = type(self).__name__
         return OptionError(
             f"{name} does not define update_codes, sum_positions and update_bases, without which it needs a step() and "
