@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -239,3 +240,24 @@ def test_predict_exactly_excludes_options_of_whole_images(run_folder, tmp_path):
     result = invoke("predict", run_folder, "a.png", "--out", tmp_path / "out", "--exact", "--flip")
     assert isinstance(result.exception, OptionError) and "--exact does not apply together with" in str(result.exception)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.full
+def test_predict_exactly_continues_after_a_kill(run_folder, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (200, 300, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "large.png")
+    shared = ("predict", run_folder, tmp_path / "large.png", "--exact", "--max-pixels", 72 * 72, "--device", "cpu")
+    command = [sys.executable, "-m", "hamburger", *map(str, shared)]
+    assert subprocess.run([*command, "--out", tmp_path / "expected"], check=False).returncode == 0
+    seen: list[int] = []
+    while not seen or seen[-1] < 180:  # of two passes over 117 tiles and seven steps between them
+        with subprocess.Popen([*command, "--out", tmp_path / "out"]) as process:
+            begun = seen[-1] if seen else 0
+            while process.poll() is None and (not seen or seen[-1] < begun + 50):
+                seen += [json.loads(path.read_text())["done"] for path in tmp_path.glob("out/.exact/*/journal.json")]
+            process.kill()
+        assert seen[-1] > begun
+    assert subprocess.run([*command, "--out", tmp_path / "out"], check=False).returncode == 0
+    for name in ("large.png", "large_overlay.jpg", "summary.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
+    assert sorted(seen) == seen  # nothing was done again from the start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import zlib
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,6 +87,7 @@ class TiffImage:
         except ImportError:
             remedy = install_extra("tiff")
             raise InputError(f"{path}: reading a TIFF in parts needs the package tifffile; {remedy}") from None
+        logging.getLogger("tifffile").addHandler(logging.NullHandler())  # its warnings would go to the terminal
         self.path = path
         try:
             with open_regular(path) as file:
@@ -120,10 +122,10 @@ class TiffImage:
                 self._tile[0] * self._tile[1] > MAX_PIXELS
             ),
             "its colours are not grey or RGB": page.photometric not in (MINISBLACK, RGB, YCBCR),
-            f"it has {page.samplesperpixel} channels": page.samplesperpixel not in (1, 2, 3, 4),
-            f"its numbers are {page.dtype}, not 8 or 16 bits": page.dtype not in (np.uint8, np.uint16),
+            f"it has {shorten(page.samplesperpixel)} channels": page.samplesperpixel not in (1, 2, 3, 4),
+            f"its numbers are {shorten(page.dtype)}, not 8 or 16 bits": page.dtype not in (np.uint8, np.uint16),
             "its channels are stored one after the other": page.planarconfig != 1,
-            f"its compression {page.compression} is not supported": page.compression not in COMPRESSIONS,
+            f"its compression {shorten(page.compression)} is not supported": page.compression not in COMPRESSIONS,
             "it is to be rotated when it is shown": orientation is not None and orientation.value != 1,
             "its list of tiles is incomplete": (
                 min(len(self._starts), len(self._lengths)) < self._across * -(-self.height // self._tile[0])
