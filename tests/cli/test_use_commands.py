@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -254,6 +255,7 @@ def test_predict_exactly_continues_after_a_kill(run_folder, tmp_path):
         with subprocess.Popen([*command, "--out", tmp_path / "out"]) as process:
             begun = seen[-1] if seen else 0
             while process.poll() is None and (not seen or seen[-1] < begun + 50):
+                time.sleep(0.01)
                 seen += [json.loads(path.read_text())["done"] for path in tmp_path.glob("out/.exact/*/journal.json")]
             process.kill()
         assert seen[-1] > begun
