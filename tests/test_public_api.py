@@ -22,7 +22,7 @@ NAMES = (
     *("one_step", "bptt", "Truncated", "Implicit"),
     *("Hamburger", "HamLayer", "contexts", "create_context", "list_contexts", "debug"),
     *("create_model", "create_gan", "create_classifier", "create_detector", "create_stereo"),
-    *("load", "train", "Predictor", "list_models", "list_weights", "errors"),
+    *("load", "train", "Predictor", "stream", "list_models", "list_weights", "errors"),
     *("insert_context", "remove_contexts", "replace_attention", "shard_positions"),
     *(
         "HamburgerError",

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from hamburger.inference.find_weights import list_weights
     from hamburger.segmentation.model import create_model
     from hamburger.segmentation.predict import Predictor
+    from hamburger.segmentation.stream import stream
     from hamburger.stereo.model import create_stereo
     from hamburger.tasks import train
     from hamburger.tasks.load import list_models, load
@@ -63,7 +64,7 @@ __all__ = [
     "OptionError", "Predictor", "ShapeError", "TrainingError", "Truncated", "UnknownNameError", "bptt", "contexts",
     "create_classifier", "create_context", "create_detector", "create_gan", "create_model", "create_stereo",
     "debug", "decompose", "errors", "hams", "insert_context", "list_contexts", "list_models", "list_weights",
-    "load", "one_step", "remove_contexts", "replace_attention", "shard_positions", "train",
+    "load", "one_step", "remove_contexts", "replace_attention", "shard_positions", "stream", "train",
 ]
 # fmt: on
 
@@ -79,6 +80,7 @@ _IMPORTED_ON_USE = {
     "list_models": "hamburger.tasks.load",
     "list_weights": "hamburger.inference.find_weights",
     "load": "hamburger.tasks.load",
+    "stream": "hamburger.segmentation.stream",
     "train": "hamburger.tasks",
 }
 

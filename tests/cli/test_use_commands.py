@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +19,10 @@ from typer.testing import CliRunner
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.cli.app import app
+from hamburger.errors import OptionError
 from hamburger.segmentation import load_weights, save_weights
 from hamburger.segmentation.model import create_model
+from hamburger.segmentation.predict import Predictor
 
 
 @pytest.fixture(scope="module")
@@ -209,3 +213,53 @@ def test_app_without_gradio_names_the_extra(ham, run_folder, monkeypatch):
     monkeypatch.delitem(sys.modules, "hamburger.app.page", raising=False)
     status, out, err = ham("app", run_folder)
     assert (status, out) == (2, "") and "needs gradio; run pip install '.[app]'" in err
+
+
+def test_predict_exactly(run_folder, tmp_path):
+    """`--exact` gives the labels of the whole image at its own size."""
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 200, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "large.tif")
+    options = ("--out", tmp_path / "out", "--exact", "--max-pixels", 72 * 72, "--device", "cpu")
+    result = invoke("predict", run_folder, tmp_path / "large.tif", *options)
+    assert result.exit_code == 0, result.output
+    assert "limits context" not in result.output
+    whole = Predictor(load_weights(run_folder / "best.safetensors")[0], device="cpu", side=0)
+    mode, label = read(tmp_path / "out/large.png")
+    assert mode == "P" and (label == whole(torch.from_numpy(pixels).permute(2, 0, 1)).numpy()).mean() > 0.999
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    (row,) = summary["images"]
+    assert summary["exact"] is True and row["tiles"] > 1 and abs(sum(row["shares"].values()) - 1) < 1e-9
+    assert read(tmp_path / "out/large_overlay.jpg")[1].shape[1] >= 200
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "large.png",
+        "large_overlay.jpg",
+        "summary.json",
+    ]
+
+
+def test_predict_exactly_excludes_options_of_whole_images(run_folder, tmp_path):
+    result = invoke("predict", run_folder, "a.png", "--out", tmp_path / "out", "--exact", "--flip")
+    assert isinstance(result.exception, OptionError) and "--exact does not apply together with" in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.full
+def test_predict_exactly_continues_after_a_kill(run_folder, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (200, 300, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "large.png")
+    shared = ("predict", run_folder, tmp_path / "large.png", "--exact", "--max-pixels", 72 * 72, "--device", "cpu")
+    command = [sys.executable, "-m", "hamburger", *map(str, shared)]
+    assert subprocess.run([*command, "--out", tmp_path / "expected"], check=False).returncode == 0
+    seen: list[int] = []
+    while not seen or seen[-1] < 180:  # of two passes over 117 tiles and seven steps between them
+        with subprocess.Popen([*command, "--out", tmp_path / "out"]) as process:
+            begun = seen[-1] if seen else 0
+            while process.poll() is None and (not seen or seen[-1] < begun + 50):
+                time.sleep(0.01)
+                seen += [json.loads(path.read_text())["done"] for path in tmp_path.glob("out/.exact/*/journal.json")]
+            process.kill()
+        assert seen[-1] > begun
+    assert subprocess.run([*command, "--out", tmp_path / "out"], check=False).returncode == 0
+    for name in ("large.png", "large_overlay.jpg", "summary.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
+    assert sorted(seen) == seen  # nothing was done again from the start

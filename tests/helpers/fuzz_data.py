@@ -261,6 +261,24 @@ def _pfm() -> list[Files]:
     return [{"d.pfm": encode_pfm(noise(6, 8).astype(np.float32))}]
 
 
+def make_large_tiff() -> list[Files]:
+    files = []
+    for options in ({"tile": (16, 16)}, {"tile": (16, 16), "compression": "zlib", "predictor": True}, {}):
+        buffer = io.BytesIO()
+        tifffile.imwrite(buffer, noise(20, 30, 3), photometric="rgb", metadata=None, **options)
+        files.append({"a.tif": buffer.getvalue()})
+    return files
+
+
+def read_large_tiff(folder: Path) -> Any:
+    """A small rectangle: the file may say that the image has billions of pixels."""
+    from hamburger.inference.large_images import open_large_image
+
+    image = open_large_image(folder / "a.tif")
+    bottom, right = min(image.height, 20), min(image.width, 30)
+    return image.read(bottom // 2, bottom, right // 2, right)
+
+
 DATA: dict[str, Fuzzer] = {
     "png": _image_fuzzer("PNG", "a.png", "read_image", noise(9, 11, 4)),
     "jpeg": _image_fuzzer("JPEG", "a.jpg", "read_image", noise(9, 11, 3)),
@@ -288,6 +306,10 @@ DATA: dict[str, Fuzzer] = {
 Image.init()
 if "AVIF" in Image.SAVE:  # Pillow 11.3 or newer
     DATA["avif"] = _image_fuzzer("AVIF", "a.avif", "read_image", noise(9, 11, 3))
+with suppress(ImportError):  # the extra `tiff`
+    import tifffile
+
+    DATA["tiff-parts"] = Fuzzer(make_large_tiff, mutate_file("a.tif"), read_large_tiff)
 with suppress(ImportError):  # the extra `heic`
     import pillow_heif
 

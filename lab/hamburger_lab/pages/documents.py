@@ -80,6 +80,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "table3-h200-tf32": lambda results: table3.over_sizes(results.rows("table3_h200"), "tf32"),
     "table3-h200-float32": lambda results: table3.over_sizes(results.rows("table3_h200"), "float32"),
     "table3-cpu": lambda results: table3.over_sizes(results.rows("table3_cpu"), "float32"),
+    "large-image": lambda results: segmentation.large_image_table(results.rows("large_image_cpu")),
     "network-h200": lambda results: segmentation.network_speed_table(results.rows("network_h200")),
     "segmentation-patchwork-cpu": lambda results: segmentation.accuracy_table(
         results.rows("segmentation_patchwork_cpu")

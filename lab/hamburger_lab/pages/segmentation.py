@@ -53,6 +53,31 @@ def _protocol(rows: Sequence[Row]) -> str:
     )
 
 
+def large_image_table(rows: Sequence[Row]) -> str:
+    """Return memory, time and agreement with whole-image labels of the ways to label a large image."""
+    names = {"exact": "`--exact`", "tiles": "independent tiles", "whole": "the whole image"}
+    labelled = {(row["method"], row["height"]): row for row in rows if "seconds" in row}
+    shares = {(row["method"], row["height"]): row["agree"] for row in rows if "agree" in row}
+    lines = [
+        [
+            f"{row['height']:,} x {row['width']:,}",
+            names[method],
+            f"{row['peak_mb']:,}",
+            f"{row['seconds']:,.0f}",
+            f"{100 * shares[method, height]:.3f} %" if (method, height) in shares else "",
+        ]
+        for (method, height), row in labelled.items()
+    ]
+    first = rows[0]
+    note = (
+        f"HamNet of recipe `patchwork` (backbone `tiny`, NMF), mosaics of generated scenes, tiles of "
+        f"{first['max_pixels']:,} pixels with margins, float32, one run each; memory is the peak of the process, with "
+        f"Python and torch. {describe_environment(rows)}"
+    )
+    header = ["image", "labelled as", "memory, MiB", "seconds", "pixels labelled as by the whole image"]
+    return f"{markdown_table(header, lines)}\n\n{note}"
+
+
 def network_speed_table(rows: Sequence[Row]) -> str:
     """Return time and memory of a training step of the whole network with each context."""
     slowest = max(row["train_ms"] for row in rows if row["train_ms"])

@@ -44,6 +44,10 @@ def predict(
         str | None,
         typer.Option(help="resize images to this longer side; 0 or none keeps their size; default: as in training"),
     ] = None,
+    exact: Annotated[
+        bool,
+        typer.Option("--exact", help="images larger than memory: one context for the whole image, tile by tile"),
+    ] = False,
     score: Annotated[float | None, typer.Option(help="detection: minimum score of an object; default: 0.5")] = None,
     overlay: Annotated[
         bool | None,
@@ -86,6 +90,7 @@ def predict(
     options: dict[str, Any] = {"flip": flip or None, "window": window, "max_pixels": max_pixels, "score": score}
     options |= {"overlay": overlay, "side": None if side is None else parse_side(side)}
     options["scales"] = None if scales is None else parse_floats(scales, "predict")
+    options["exact"] = out / ".exact" if exact else None  # find_images skips hidden folders
     chosen_options = {name: value for name, value in options.items() if value is not None}
     for name in chosen_options.keys() - options_of(predictor):
         flag = name.replace("_", "-")
@@ -105,13 +110,15 @@ def predict(
     bar = progress_bar("predicting", len(part.select(inputs.photos)))
     update: Callable[..., None]
     with nullcontext(_no_bar) if silent else bar as update:
+        if exact:  # a bar for each image
+            file_predictor.progress = lambda done, total: update(completed=done, total=total)
         summary = predict_files.predict_folder(
             file_predictor,
             inputs,
             out,
             shard=part,
             resume=resume,
-            after=lambda image: update(advance=1, description=printable(image.name[-24:])),
+            after=lambda image: update(advance=0 if exact else 1, description=printable(image.name[-24:])),
             weights=digest,
         )
     console = Console()

@@ -128,6 +128,14 @@ class Ham(ABC):
         """The bases after the next step. May overwrite `sums`.   bases: b d r   ->   b d r"""
         raise self._no_parts()
 
+    def check_parts(self) -> None:
+        """Raise unless this ham says what its parts do: the methods above, and no other `step` or `solve`."""
+        for kind in type(self).__mro__:
+            if "update_codes" in vars(kind) and kind is not Ham:
+                return
+            if kind is Ham or "step" in vars(kind) or "solve" in vars(kind):
+                raise self._no_parts()
+
     def _no_parts(self) -> OptionError:
         name = type(self).__name__
         return OptionError(

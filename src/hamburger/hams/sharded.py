@@ -31,11 +31,7 @@ class ShardedHam(Ham):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for kind in type(self.ham).__mro__:
-            if "update_codes" in vars(kind) and kind is not Ham:
-                break
-            if kind is Ham or "step" in vars(kind) or "solve" in vars(kind):
-                raise self.ham._no_parts()
+        self.ham.check_parts()
         if isinstance(self.ham, NMF) and self.ham.codes_init == "uniform":
             raise OptionError(
                 "shard_positions: codes_init='uniform' draws a number for every position, which cannot be the same in "

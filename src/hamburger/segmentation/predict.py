@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,12 +18,14 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import MAX_SIDE, MIN_SIDE, Info
 from hamburger.devices import pick_device
-from hamburger.errors import InputError, check_count, shorten
+from hamburger.errors import InputError, OptionError, check_count, shorten
+from hamburger.inference.disk_maps import Progress
 from hamburger.inference.find_weights import find_weights
 from hamburger.inference.predict_files import FilePrediction, FilePredictor, read_image
 from hamburger.registry import explain_errors
 from hamburger.segmentation.evaluate import predict_scores
 from hamburger.segmentation.model import load_weights
+from hamburger.segmentation.stream import MAX_TILE_PIXELS, StreamedLabels, count_labels
 from hamburger.training.datasets import IGNORE, Sample
 from hamburger.training.image_files import Colour, encode_label_png, full_palette, normalise, resized
 from hamburger.training.supervised import EvaluationProtocol, check_prediction
@@ -146,10 +150,15 @@ def resize_labels(scores: Tensor, height: int, width: int) -> Tensor:
 
 
 class SegmentationPredictor(FilePredictor):
-    """Predicts image files for `ham predict`. Takes the options of `Predictor`, and whether to write an `overlay`."""
+    """Predicts image files for `ham predict`. Takes the options of `Predictor`, and whether to write an `overlay`.
+
+    With `exact`, a folder for intermediate files, images keep their size and are labelled as by `stream`; `progress` is
+    then called with the work done and the total work of the current image.
+    """
 
     columns = ("label", "size", "largest classes")
     remedy = "use a smaller --max-pixels, a --window or another --device"
+    progress: Progress = staticmethod(lambda done, total: None)
 
     def __init__(
         self,
@@ -160,15 +169,21 @@ class SegmentationPredictor(FilePredictor):
         scales: tuple[float, ...] = (1.0,),
         flip: bool = False,
         window: int | None = None,
-        max_pixels: int = MAX_PIXELS,
+        max_pixels: int | None = None,
         side: int | None = None,
         overlay: bool = True,
+        exact: Path | None = None,
     ) -> None:
+        if exact is not None and (tuple(scales) != (1.0,) or flip or window or side):
+            raise OptionError("predict: --exact does not apply together with --scales, --flip, --window or --side")
+        if max_pixels is None:
+            max_pixels = MAX_PIXELS if exact is None else MAX_TILE_PIXELS
+        side = side if exact is None else 0
         self.predictor = Predictor(
             net, info, device, scales=scales, flip=flip, window=window, max_pixels=max_pixels, side=side
         )
         super().__init__(net, info, self.predictor.device)
-        self.overlay = overlay
+        self.overlay, self.exact = overlay, exact
         self.files = {"label": lambda name: Path(f"{name}.png")}
         if overlay:
             self.files["overlay"] = lambda name: Path(f"{name}_overlay.jpg")
@@ -176,27 +191,49 @@ class SegmentationPredictor(FilePredictor):
 
     def __call__(self, *paths: Path) -> FilePrediction:
         (path,) = paths
+        if self.exact is not None:
+            return self._predict_exactly(path, self.exact)
         image = read_image(path)
         label = self.predictor(image)
-        height, width = label.shape
-        shares = measure_class_shares(label, self.info.classes)
-        row = {"height": height, "width": width, "tiles": self.predictor.count_tiles(height, width), "shares": shares}
+        tiles, png = self.predictor.count_tiles(*label.shape), encode_label_png(label, self.palette)
+        return self._describe(label.shape, tiles, count_labels(label), png, (image, label))
+
+    def _predict_exactly(self, path: Path, exact: Path) -> FilePrediction:
+        folder = exact / hashlib.sha256(str(path).encode()).hexdigest()[:16]
+        max_pixels, png = self.predictor.max_pixels, io.BytesIO()
+        streamed = StreamedLabels(self.net, path, folder, device=self.device, max_pixels=max_pixels, info=self.info)
+        streamed.compute(self.progress)
+        streamed.write_png(png)
+        size, counts, small = (streamed.height, streamed.width), streamed.count_labels(), streamed.shrink(OVERLAY_SIDE)
+        streamed.remove()
+        with suppress(OSError):  # it may hold files of other images
+            exact.rmdir()
+        return self._describe(size, len(streamed.tiles), counts, png.getvalue(), small)
+
+    def _describe(
+        self, size: Sequence[int], tiles: int, counts: list[int], png: bytes, drawn: tuple[Tensor, Tensor]
+    ) -> FilePrediction:
+        """Return the prediction from the pixels of each label and from the image and labels to draw."""
+        height, width = size
+        shares = name_class_shares(counts, self.info.classes)
+        row = {"height": height, "width": width, "tiles": tiles, "shares": shares}
         largest = sorted(shares.items(), key=lambda item: -item[1])[:3]
         class_shares = ", ".join(f"{name} {share:.0%}" for name, share in largest)
-        files = {"label": encode_label_png(label, self.palette)}
+        files = {"label": png}
         if self.overlay:
-            files["overlay"] = draw_overlay_jpeg(image, label, self.info.classes, self.palette)
+            files["overlay"] = draw_overlay_jpeg(*drawn, self.info.classes, self.palette)
         return FilePrediction(
             row if self.overlay else {"overlay": None, **row}, (f"{width} x {height}", class_shares), files
         )
 
     def settings(self) -> dict[str, Any]:
-        return {**super().settings(), "protocol": str(self.predictor.protocol), "side": self.predictor.side or None}
+        settings = {**super().settings(), "protocol": str(self.predictor.protocol), "side": self.predictor.side or None}
+        return settings if self.exact is None else settings | {"exact": True}
 
     def notes(self, rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         tiled = sum(row.get("tiles", 1) != 1 for row in rows)  # of a summary that anybody may have written
-        if tiled:
-            yield f"{tiled} images were split into tiles, which limits context to the tile (see --max-pixels)"
+        if tiled and self.exact is None:
+            yield f"{tiled} images were split into tiles, which limits context to the tile (see --exact)"
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------------
@@ -205,13 +242,18 @@ class SegmentationPredictor(FilePredictor):
 OPACITY = 0.55  # of every class but 0
 TRANSPARENT = (255, 255, 255)  # class 0 in the legend
 SMALLEST, LARGEST = 256, 8192  # the longer side of an overlay
+OVERLAY_SIDE = 4096  # of an image that is larger than memory
 LINE, LINES = 22, 40  # smallest height of a legend line in pixels; larger images have this many on their longer side
 
 
 def measure_class_shares(label: Tensor, classes: Sequence[str]) -> dict[str, float]:
     """Return the share of pixels of each class; classes without pixels are left out."""
-    counts = torch.bincount(label.flatten(), minlength=256).tolist()
-    return {name: counts[i] / label.numel() for i, name in enumerate(classes) if counts[i]}
+    return name_class_shares(count_labels(label), classes)
+
+
+def name_class_shares(counts: Sequence[int], classes: Sequence[str]) -> dict[str, float]:
+    """Return the share of each class from its number of pixels; classes without pixels are left out."""
+    return {name: counts[i] / sum(counts) for i, name in enumerate(classes) if counts[i]}
 
 
 def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], palette: Sequence[Colour]) -> bytes:

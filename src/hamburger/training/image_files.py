@@ -127,7 +127,7 @@ def _opened(path: Path, *, load: bool = True) -> Iterator[Any]:
                 _add_heif_decoder(path)
         formats = [name for name in FORMATS if name in Image.OPEN]
         with open_regular(path) as file:
-            _check_tags(path, file)
+            check_tags(path, file)
             _check_scans(path, file)
             file.seek(0)
             with Image.open(file, formats=formats) as image:
@@ -168,7 +168,7 @@ def _check_scans(path: Path, file: BinaryIO) -> None:
         )
 
 
-def _check_tags(path: Path, file: BinaryIO) -> None:
+def check_tags(path: Path, file: BinaryIO) -> None:
     """Raise where the tags of a TIFF claim more bytes than the file has: Pillow copies each, and they may overlap."""
     length = file.seek(0, io.SEEK_END)
     if sum(count * TAG_BYTES.get(kind, 0) for _, kind, count, _ in _read_tags(file)) > length:
@@ -223,11 +223,11 @@ def _rgb(image: Any) -> Bytes:
     for top in range(0, image.height, BAND):
         bottom = min(top + BAND, image.height)
         whole = image.height <= BAND
-        pixels[top:bottom] = _convert_to_rgb(image if whole else image.crop((0, top, image.width, bottom)))
+        pixels[top:bottom] = convert_to_rgb(image if whole else image.crop((0, top, image.width, bottom)))
     return pixels
 
 
-def _convert_to_rgb(image: Any) -> Bytes:
+def convert_to_rgb(image: Any) -> Bytes:
     from PIL import Image
 
     if image.mode.startswith("I"):  # Pillow's own conversion would cut at 255 and leave white
