@@ -154,3 +154,8 @@ def test_generated_image_has_contrast_and_is_reproducible():
     assert image.shape == (3, 50, 70) and image.dtype == torch.uint8
     assert torch.equal(image, generated_image(50, 70)) and not torch.equal(image, generated_image(50, 70, seed=1))
     assert image.float().std() > 30
+
+
+def test_a_size_beyond_what_weights_may_demand_is_refused(tmp_path):
+    with pytest.raises(OptionError, match="size must be at most 8192, got 1000000000"):
+        export(segmenter(None), info(), tmp_path / "n.pt2", format="pt2", size=10**9)

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim
 
+from hamburger.checkpoints.weights_file import MAX_SIDE, MIN_SIDE
 from hamburger.errors import (
     ExportError,
     HamburgerError,
@@ -149,7 +150,7 @@ def export(
     size = graph.size if size is None else (size, size) if isinstance(size, int) else size
     check_choice("export", "format", format, WRITERS)
     for side in size:
-        check_count("export", "size", side, least=16)
+        check_count("export", "size", side, least=MIN_SIDE, most=MAX_SIDE)
     check_positive("export", "tolerance", tolerance)
     check_writable(path)
     net = net.cpu().float().eval()
