@@ -59,9 +59,9 @@ def caution_note(verdicts: ClaimVerdicts) -> Markup:
     left = [claim.id for claim, verdict in verdicts if verdict.outcome == NOT_RUN]
     links = ", ".join(f'<a href="#{name}">{name}</a>' for name in left)
     warning = (
-        f"{weak} of these verdicts {'are' if weak > 1 else 'is'} based on generated scenes alone: tiny networks, a few hundred steps, "
-        "scenes of 64 x 64 pixels whose difficulty was set by looking at the scores of the hams. That is a weak "
-        "test of the paper's claims about photographs, in either direction. "
+        f"{weak} of these verdicts {'are' if weak > 1 else 'is'} based on generated scenes alone: tiny networks, a few "
+        "hundred steps, scenes of 64 x 64 pixels whose difficulty was set by looking at the scores of the hams. That "
+        "is a weak test of the paper's claims about photographs, in either direction. "
     )
     not_run = f"Not run: {links}; the command is under each. " if left else ""
     return paragraph(Markup(scale + (warning if weak else "") + not_run), kind="note")
