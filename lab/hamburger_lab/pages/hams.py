@@ -148,9 +148,9 @@ def products_table(rows: Sequence[Row]) -> str:
     header = ["ham", "mode", "n", "MKL, ms (IQR)", "oneDNN, ms (IQR)", "times faster", "error, MKL", "error, oneDNN"]
     note = (
         f"{first['hardware']}, CPU time of one thread, {first['dtype']}, torch {first['torch']}, b = 1, "
-        f"d = {first['d']}, r = {first['r']}, K = {first['steps']}, median of {first['repeats']} calls in turn, seed {first['seed']}, "
-        f"commit {first['commit']}. Errors of D C are relative to float64; VQ and CD at temperature 0.01 amplify "
-        "rounding."
+        f"d = {first['d']}, r = {first['r']}, K = {first['steps']}, median of {first['repeats']} calls in turn, "
+        f"seed {first['seed']}, commit {first['commit']}. Errors of D C are relative to float64; "
+        "VQ and CD at temperature 0.01 amplify rounding."
     )
     return f"{markdown_table(header, lines)}\n\n{note}"
 
