@@ -70,7 +70,9 @@ PRIVATE = {
     "torch._C._are_functorch_transforms_active",
     "torch._C._cuda_getCurrentRawStream",
     "torch._C._cuda_getDevice",
+    "torch._C._len_torch_dispatch_stack",
     "torch.autograd.forward_ad._current_level",
+    "torch.ops.mkldnn._linear_pointwise",
     "torch.utils._python_dispatch.TorchDispatchMode",
     *(f"torch._foreach_{name}" for name in ("add_", "clamp_min_", "copy_", "div", "div_", "lerp_", "norm")),
 }

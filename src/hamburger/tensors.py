@@ -172,6 +172,12 @@ def is_exporting() -> bool:
     return torch.onnx.is_in_onnx_export() or torch_exports()
 
 
+def is_transformed() -> bool:
+    """Whether a torch.func transform or forward-mode differentiation is active."""
+    functorch: bool = torch._C._are_functorch_transforms_active()
+    return functorch or torch.autograd.forward_ad._current_level >= 0
+
+
 def is_recomputing() -> bool:
     """Whether a backward pass calls this forward pass. Compiled calls cannot know."""
     if torch.compiler.is_compiling():

@@ -136,6 +136,25 @@ def columns_time_table(rows: Sequence[Row]) -> str:
     return f"{markdown_table(header, lines)}\n\n{note}"
 
 
+def products_table(rows: Sequence[Row]) -> str:
+    """Return the times of the hams by both libraries, and their errors."""
+    lines = []
+    for ham, mode, n in dict.fromkeys((row["ham"], row["mode"], row["n"]) for row in rows):
+        mkl, onednn = (select_rows(rows, ham=ham, mode=mode, n=n, library=name)[0] for name in ("mkl", "onednn"))
+        times = [f"{row['ms']:.1f} ({row['ms_iqr']:.1f})" for row in (mkl, onednn)]
+        errors = ["" if row["error"] is None else f"{row['error']:.1e}" for row in (mkl, onednn)]
+        lines.append([ham, mode, f"{n:,}", *times, f"{mkl['ms'] / onednn['ms']:.2f}", *errors])
+    first = rows[0]
+    header = ["ham", "mode", "n", "MKL, ms (IQR)", "oneDNN, ms (IQR)", "times faster", "error, MKL", "error, oneDNN"]
+    note = (
+        f"{first['hardware']}, CPU time of one thread, {first['dtype']}, torch {first['torch']}, b = 1, "
+        f"d = {first['d']}, r = {first['r']}, K = {first['steps']}, median of {first['repeats']} calls in turn, "
+        f"seed {first['seed']}, commit {first['commit']}. Errors of D C are relative to float64; "
+        "VQ and CD at temperature 0.01 amplify rounding."
+    )
+    return f"{markdown_table(header, lines)}\n\n{note}"
+
+
 def profile_markdown(rows: Sequence[Row]) -> str:
     """Return the time of each kernel by n in both modes."""
     columns = sorted({(row["mode"], row["n"]) for row in rows})

@@ -1,10 +1,16 @@
-"""The base class of hams: a decomposition as a frozen value with the methods init, step and readout."""
+"""The base class of hams: a decomposition as a frozen value with the methods init, step and readout.
+
+Then what hams share: positions of columns, Weyl sequences, and matrix products.
+"""
 
 from __future__ import annotations
 
+import functools
+import platform
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +19,7 @@ from hamburger.errors import InputError, OptionError, check_count
 from hamburger.kernels.dispatch import FusedSpec
 from hamburger.linalg import EPS
 from hamburger.registry import Registry
-from hamburger.tensors import widen
+from hamburger.tensors import autocast_dtype, is_exporting, is_transformed, widen
 
 Columns = Literal["columns"]
 COLUMNS: Columns = "columns"  # in place of a tensor of bases: columns of X
@@ -196,3 +202,112 @@ def weyl_uniform(multipliers: Tensor, n: int, *, dtype: torch.dtype) -> Tensor:
     a, b = multipliers[:, :, None]
     v = (a * torch.arange(n, device=multipliers.device) + b).remainder(MODULUS)
     return ((v * (2 * v + 1)).remainder(MODULUS).to(dtype) + 0.5) / MODULUS
+
+
+# -- products ----------------------------------------------------------------------------------------------------------
+# torch multiplies by MKL. On AMD's CPUs it takes twice as long as oneDNN, which torch also brings, for the products of
+# a ham: one operand with few rows or columns, the other with thousands. Both add up in float32 but in another order:
+# relative errors are 1e-7 (MKL) and 3e-7 (oneDNN) where the common axis is d = 512. Which library a product takes
+# depends on the CPU and on the sizes of one matrix, never on a clock or on the batch: a run can be repeated to the bit
+# on the same kind of CPU.
+
+
+MIN_PRODUCTS = 2**20  # multiply-adds of one matrix product; smaller ones are faster in a batch
+MAX_ERROR = 1e-6  # relative, of the product that checks the library
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """A B for each sample, as `torch.bmm`.   b m k, b k p   ->   b m p
+
+    The result lies in memory along the longer one of m and p where oneDNN multiplies.
+    """
+    if not _takes_onednn(a, b):
+        return torch.bmm(a, b)
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        result: Tensor = _Product.apply(a, b)
+        return result
+    return _multiply(a, b)
+
+
+def softmax(x: Tensor) -> Tensor:
+    """Softmax over the last axis, without a copy of an x that lies transposed in memory.   b n r   ->   b n r"""
+    return x.mT.softmax(dim=1).mT if x.stride(1) < x.stride(2) else x.softmax(dim=2)
+
+
+class _Product(torch.autograd.Function):
+    """A product whose gradients are products; it can be differentiated any number of times."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return _multiply(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        a, b = ctx.saved_tensors
+        needs_a, needs_b = ctx.needs_input_grad
+        return product(dy, b.mT) if needs_a else None, product(a.mT, dy) if needs_b else None
+
+
+def _multiply(a: Tensor, b: Tensor) -> Tensor:
+    if a.shape[1] > b.shape[2]:
+        return _multiply(b.mT, a.mT).mT
+    # inputs (m k) are copied unless contiguous, weights (p k) may lie transposed: the smaller operand is the input
+    linear = torch.ops.mkldnn._linear_pointwise
+    b = _as_matrices(b)
+    products = [linear(x, y.mT, None, "none", [], "") for x, y in zip(a.unbind(), b.unbind(), strict=True)]
+    return products[0][None] if len(products) == 1 else torch.stack(products)
+
+
+def _as_matrices(x: Tensor) -> Tensor:
+    """A copy unless rows or columns are contiguous: for other strides oneDNN has only code that is 50 times slower."""
+    _, down, across = x.stride()
+    _, rows, columns = x.shape
+    return x if (across == 1 and down >= columns) or (down == 1 and across >= rows) else x.contiguous()
+
+
+def _takes_onednn(a: Tensor, b: Tensor) -> bool:
+    """Whether oneDNN multiplies; never where calls are traced or transformed, or where the user chose otherwise."""
+    if a.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return False
+    if type(a) is not Tensor or type(b) is not Tensor or not a.dtype == b.dtype == torch.float32:
+        return False
+    if a.shape[1] * a.shape[2] * b.shape[2] < MIN_PRODUCTS or not has_fast_onednn():
+        return False
+    traced = is_exporting() or torch._C._len_torch_dispatch_stack() > 0
+    allowed = torch.backends.mkldnn.enabled and autocast_dtype("cpu") is None
+    return bool(allowed) and not is_transformed() and not traced
+
+
+@functools.cache
+def has_fast_onednn() -> bool:
+    """Whether this CPU is of a kind that was measured, and oneDNN multiplies exactly on it."""
+    if not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()):
+        return False
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not _is_amd() or not hasattr(torch.ops.mkldnn, OPERATOR):
+        return False
+    try:
+        return _find_error() <= MAX_ERROR
+    except RuntimeError:  # another signature in this version of torch
+        return False
+
+
+OPERATOR = "_linear_pointwise"
+
+
+def _is_amd() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(errors="replace") if cpuinfo.exists() else platform.processor()
+    return "AuthenticAMD" in text
+
+
+def _find_error() -> float:
+    """The relative error of a product with operands of both layouts, against float64."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    a, b = (torch.randn(1, rows, 256, generator=generator, device="cpu").double() for rows in (64, 256))
+    errors = []
+    with torch.no_grad():
+        for right in (b, b.mT):
+            exact = a @ right
+            errors.append(float((_multiply(a.float(), right.float()) - exact).norm() / exact.norm()))
+    return max(errors)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from hamburger.errors import OptionError, check_positive
 from hamburger.hams import cosine
-from hamburger.hams.base import Factors, Ham, hams
+from hamburger.hams.base import Factors, Ham, hams, product
 from hamburger.kernels.dispatch import FusedSpec
 from hamburger.linalg import ridge_projector
 from hamburger.tensors import check_shapes
@@ -73,7 +73,7 @@ class CD(Ham):
     def readout(self, x: Tensor, factors: Factors) -> Tensor:
         check_shapes("CD.readout", x=(x, "b d n"), bases=(factors.bases, "b d r"))
         # Solve for the r x d projector, not for r x n codes: the triangular solves then do not grow with n.
-        return ridge_projector(factors.bases, self.beta) @ x
+        return product(ridge_projector(factors.bases, self.beta), x)
 
     def update_codes(self, x: Tensor, factors: Factors) -> Tensor:
         return cosine.assign(x, cosine.inverse_norms(x), factors.bases, self.temperature)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, bmm
+from torch import Tensor
 
+from hamburger.hams.base import product, softmax
 from hamburger.linalg import EPS, normalize_columns
 
 # Rows of X that are squared at a time: few enough for the cache of a CPU core at usual image sizes.
@@ -36,12 +37,12 @@ def assign(x: Tensor, scale: Tensor, bases: Tensor, temperature: float) -> Tenso
     """softmax over r of cosine(D, X) / T.   x: b d n   scale = inverse_norms(x): b 1 n   bases: b d r   ->   b r n"""
     # The norms of X scale r x n similarities here rather than d x n entries of X: no normalised copy of X is made.
     # The softmax runs over r, so the codes lie n x r in memory, each position's in a row, behind a transposed view.
-    return (bmm(x.mT, normalize_columns(bases)) * (scale / temperature).mT).softmax(dim=2).mT
+    return softmax(product(x.mT, normalize_columns(bases)) * (scale / temperature).mT).mT
 
 
 def sums_over_positions(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:
     """X C^T and C 1, the only sums over positions.   x: b d n   codes: b r n   ->   b d r,  b 1 r"""
-    return bmm(x, codes.mT), codes.sum(dim=2).unsqueeze(1)
+    return product(x, codes.mT), codes.sum(dim=2).unsqueeze(1)
 
 
 def run_steps(x: Tensor, bases: Tensor, steps: int, temperature: float, *, unit: bool) -> tuple[Tensor, Tensor]:

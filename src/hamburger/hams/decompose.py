@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import InputError, OptionError, ShapeError, check_choice, check_count, did_you_mean
-from hamburger.hams.base import COLUMNS, Columns, Factors, Ham, hams
+from hamburger.hams.base import COLUMNS, Columns, Factors, Ham, hams, product
 from hamburger.hams.implicit import Implicit
 from hamburger.kernels import dispatch
 from hamburger.tensors import check_finite, check_nonnegative, check_shapes, check_tensor, full_precision, widen
@@ -219,7 +219,7 @@ def solve_ham(
         codes = ham.readout(data, factors)
         shapes = {"x": (data, "b d n"), "bases": (factors.bases, "b d r"), "codes": (codes, "b r n")}
         check_shapes(f"{type(ham).__name__}.readout", **shapes)
-        return Decomposition(factors.bases, codes, (factors.bases @ codes).to(x.dtype))
+        return Decomposition(factors.bases, codes, product(factors.bases, codes).to(x.dtype))
 
 
 def _check_bases(x: Tensor, bases: Tensor, ham: Ham) -> None:

@@ -28,11 +28,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor, bmm
+from torch import Tensor
 
 from hamburger.errors import check_choice, check_flag, check_positive
 from hamburger.hams import cosine
-from hamburger.hams.base import Factors, Ham, hams, weyl_multipliers, weyl_uniform
+from hamburger.hams.base import Factors, Ham, hams, product, softmax, weyl_multipliers, weyl_uniform
 from hamburger.kernels.dispatch import FusedSpec
 from hamburger.tensors import check_shapes
 
@@ -105,14 +105,14 @@ class NMF(Ham):
         assert codes is not None
         check_shapes("NMF", x=(x, "b d n"), bases=(bases, "b d r"), codes=(codes, "b r n"))
         # D^T D first: it is r x r, where D C would be as large as X
-        return multiply(codes.mT, bmm(x.mT, bases), bmm(codes.mT, bmm(bases.mT, bases)), self.eps).mT
+        return multiply(codes.mT, product(x.mT, bases), product(codes.mT, product(bases.mT, bases)), self.eps).mT
 
     def sum_positions(self, x: Tensor, codes: Tensor) -> tuple[Tensor, ...]:
-        return bmm(x, codes.mT), bmm(codes, codes.mT)
+        return product(x, codes.mT), product(codes, codes.mT)
 
     def update_bases(self, bases: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
         xc, cc = sums
-        return multiply(bases, xc, bmm(bases, cc), self.eps)
+        return multiply(bases, xc, product(bases, cc), self.eps)
 
     def readout(self, x: Tensor, factors: Factors) -> Tensor:
         if self.final_update:
@@ -128,7 +128,7 @@ class NMF(Ham):
 
 def first_codes(x: Tensor, bases: Tensor) -> Tensor:
     """softmax over r of D^T X, as in the authors' code.   x: b d n   bases: b d r   ->   b r n"""
-    return bmm(x.mT, bases).softmax(dim=2).mT
+    return softmax(product(x.mT, bases)).mT
 
 
 def multiply(factor: Tensor, numerator: Tensor, denominator: Tensor, eps: float) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hamburger.errors import OptionError, check_choice
 from hamburger.kernels.tiling import MAX_RANK
-from hamburger.tensors import is_exporting
+from hamburger.tensors import is_exporting, is_transformed
 
 BACKENDS = ("auto", "plain", "fused")
 BACKEND_VARIABLE = "HAM_BACKEND"  # environment variable: what "auto" means in this process
@@ -164,12 +164,6 @@ def why_not_fused(
     if not torch.compiler.is_compiling() and is_transformed():
         return "the kernels do not support torch.func and forward-mode derivatives"
     return why_not_on_device(x.device, spec.rank)
-
-
-def is_transformed() -> bool:
-    """Whether a torch.func transform or forward-mode differentiation is active."""
-    functorch: bool = torch._C._are_functorch_transforms_active()
-    return functorch or torch.autograd.forward_ad._current_level >= 0
 
 
 def why_not_on_device(device: torch.device, rank: int) -> str | None:

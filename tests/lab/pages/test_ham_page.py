@@ -56,3 +56,17 @@ def test_columns_tables_compare_both_starts():
         for start, count, ms in (("random", 6, 30.0), ("columns", 2, 12.0))
     ]
     assert "| vq | 1,024 | 30.0 (0.5) | 12.0 (0.5) | 2.50 |" in ham_page.columns_time_table(timed)
+
+
+def test_products_table_has_times_and_errors():
+    common = {"hardware": "H", "dtype": "float32", "torch": "2", "d": 512, "r": 64, "steps": 6, "repeats": 9, "seed": 0}
+    rows = [
+        {"ham": "nmf", "mode": mode, "library": library, "n": 1024, "ms": ms, "ms_iqr": 0.5, "error": error}
+        | common
+        | {"commit": "abc"}
+        for mode, error in (("infer", 2e-7), ("train", None))
+        for library, ms in (("mkl", 30.0), ("onednn", 15.0))
+    ]
+    text = ham_page.products_table(rows)
+    assert "| nmf | infer | 1,024 | 30.0 (0.5) | 15.0 (0.5) | 2.00 | 2.0e-07 | 2.0e-07 |" in text
+    assert "| nmf | train | 1,024 | 30.0 (0.5) | 15.0 (0.5) | 2.00 |  |  |" in text
