@@ -12,7 +12,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
-PACKAGES = {"smp_decoder": "segmentation_models_pytorch", "ultralytics_yolo": "ultralytics", "timm_vit": "timm"}
+PACKAGES = {
+    "huggingface_segmentation": "transformers",
+    "smp_decoder": "segmentation_models_pytorch",
+    "timm_vit": "timm",
+    "ultralytics_yolo": "ultralytics",
+}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
