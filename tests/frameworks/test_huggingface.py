@@ -284,3 +284,53 @@ def test_the_lines_of_the_page_run(folder, tmp_path, monkeypatch):
     assert blocks
     for block in blocks:
         exec(compile(block, "frameworks.md", "exec"), {"net": network()})
+
+
+# -- their vision transformers -----------------------------------------------------------------------------------------
+
+SIZES = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "image_size": 40, "patch_size": 8}
+TRANSFORMERS = {
+    "ViT": lambda: transformers.ViTForImageClassification(
+        transformers.ViTConfig(**SIZES, intermediate_size=48, num_labels=5)
+    ),
+    "DINOv2": lambda: transformers.Dinov2ForImageClassification(transformers.Dinov2Config(**SIZES, num_labels=5)),
+    "SegFormer": lambda: transformers.SegformerForSemanticSegmentation(transformers.SegformerConfig(num_labels=5)),
+    "Swin": lambda: transformers.SwinForImageClassification(
+        transformers.SwinConfig(image_size=32, patch_size=2, window_size=4, embed_dim=12, depths=[2], num_heads=[1])
+    ),
+    "BERT": lambda: transformers.BertModel(
+        transformers.BertConfig(vocab_size=50, hidden_size=24, num_hidden_layers=1, num_attention_heads=3)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["ViT", "DINOv2"])
+def test_attention_of_vision_transformers_is_replaced_and_restored(name):
+    torch.manual_seed(0)
+    net, x = TRANSFORMERS[name]().eval(), torch.rand(2, 3, 40, 40)
+    output, keys = net(x).logits, list(net.state_dict())
+    hb.replace_attention(net, "nmf", rank=4)
+    layers = [module for module in net.modules() if type(module).__name__ == "ReplacedAttention"]
+    assert len(layers) == 2 and not any("q_proj" in key or "query" in key for key in net.state_dict())
+    assert not torch.allclose(net(x).logits, output)
+    net.train()(pixel_values=x, labels=torch.tensor([1, 3])).loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layers[0].parameters())
+    assert torch.equal(hb.remove_contexts(net.eval())(x).logits, output) and list(net.state_dict()) == keys
+
+
+def test_attention_that_cannot_be_replaced_says_why():
+    with pytest.raises(hb.InputError, match=r"returns \(1, \d+, 32\) for|more than tokens"):  # spatial reduction, sizes
+        hb.replace_attention(TRANSFORMERS["SegFormer"](), "nmf")
+    with pytest.raises(hb.InputError, match=r"more than tokens"):
+        hb.replace_attention(TRANSFORMERS["Swin"](), "nmf")
+    with pytest.raises(hb.InputError, match=r"adds its input to what it returns|more than tokens"):
+        hb.replace_attention(TRANSFORMERS["BERT"](), "nmf", example={"input_ids": torch.arange(9)[None]})
+    with pytest.raises(hb.InputError, match=r"has no block with an attention named .* insert_context"):
+        hb.replace_attention(transformers.ResNetModel(transformers.ResNetConfig(depths=[1] * 4)), "nmf")
+
+
+def test_contexts_are_inserted_behind_blocks_of_transformers():
+    net, x = TRANSFORMERS["ViT"]().eval(), torch.rand(2, 3, 40, 40)
+    before = net(x).logits
+    place = next(name for name, module in net.named_modules() if type(module).__name__ == "ViTLayer")
+    assert torch.equal(hb.insert_context(net, {place: "efficient"})(x).logits, before)
