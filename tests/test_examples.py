@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 PACKAGES = {
     "huggingface_segmentation": "transformers",
-    "smp_decoder": "segmentation_models_pytorch",
+    "lightning_training": "lightning",
+    "smp_models": "segmentation_models_pytorch",
     "timm_vit": "timm",
     "ultralytics_yolo": "ultralytics",
 }

@@ -19,7 +19,7 @@ ORDER = (
     *("segmentation", "classification", "detection", "stereo", "generation", "tasks", "inspect", "report"),
     *("app", "cli"),
 )
-FRAMEWORKS = {"huggingface"}
+FRAMEWORKS = {"huggingface", "smp"}
 TASKS = {"segmentation", "classification", "detection", "stereo", "generation"}
 # generation trains on the image-class data sets of classification
 ALLOWED = {("generation", "classification")}
@@ -103,7 +103,7 @@ import hamburger as hb, torch
 hb.Hamburger(8, rank=2)(torch.rand(1, 8, 4, 4))
 import hamburger.checkpoints
 extras = {"numpy", "torchvision", "timm", "matplotlib", "typer", "rich", "sklearn", "onnx", "safetensors"}
-extras.add("transformers")
+extras |= {"transformers", "segmentation_models_pytorch"}
 print(*sorted(m for m in extras if m in sys.modules and m not in before))
 """
 
