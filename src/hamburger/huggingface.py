@@ -6,7 +6,8 @@
 >>> pipeline("image-segmentation", model=model, image_processor=processor)(photo)
 
 A folder may come from anybody. Its weights are loaded by `load_weights`, never by transformers: the network is built
-from the checked description in `model.safetensors`, and nothing in the folder is executed. Of `config.json` and
+from the checked description in `model.safetensors`, and nothing in the folder is executed (transformers itself would
+run its code if you passed trust_remote_code=True, which our networks never need). Of `config.json` and
 `preprocessor_config.json` only the fields below are read, with the bounds of a weights file.
 """
 
@@ -139,7 +140,7 @@ def _check_model(model: Mapping[str, Any]) -> None:
 
 # -- model -------------------------------------------------------------------------------------------------------------
 
-HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
+HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
 # arguments of transformers that change nothing here: there is no remote code, no pickle and no sharded file
 IGNORED_OPTIONS = frozenset(
     """
@@ -266,6 +267,11 @@ class HamburgerForSemanticSegmentation(PreTrainedModel):
         net.save_pretrained(save_directory)
         if state_dict is not None:  # gathered by a Trainer that shards the model
             write_tensors(Path(save_directory) / WEIGHTS, state_dict, describe_network(net), durable=True)
+
+    def push_to_hub(self, repo_id: str, *, revision: str | None = None, **options: Any) -> str:
+        """Upload what `save_pretrained` writes; return the URL of the commit. Options as in `Segmenter.push_to_hub`."""
+        passed = {key: value for key, value in options.items() if key not in IGNORED_OPTIONS}
+        return self.as_segmenter().push_to_hub(repo_id, branch=revision, **passed)
 
 
 def _read_dtype(call: str, *values: Any) -> torch.dtype | None:

@@ -90,6 +90,37 @@ def test_saved_models_load_in_transformers_and_in_hamburger(folder, tmp_path):
     assert AutoConfig.from_pretrained(tmp_path / "config").as_info() == model.config.as_info()
 
 
+def test_repositories_are_downloaded_and_uploaded(folder, monkeypatch):
+    asked = {}
+
+    def download(repository, name, **options):
+        asked.update(options, repository=repository)
+        return folder / name
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    config, x = AutoConfig.from_pretrained(folder), torch.randn(1, 3, 20, 28)
+    model = huggingface.HamburgerForSemanticSegmentation.from_pretrained(
+        "someone/net", config=config, revision="abc", token="t", force_download=None
+    )
+    assert asked == {"repository": "someone/net", "revision": "abc", "token": "t"}
+    assert torch.equal(model(x).logits, network()(x))
+
+    class Api:
+        def __init__(self, **options):
+            pass
+
+        def create_repo(self, repo_id, **options):
+            return type("Repo", (), {"repo_id": repo_id})
+
+        def upload_folder(self, *, folder_path, **options):
+            self.__class__.files = {path.name for path in Path(folder_path).iterdir()}
+            return "https://hub/commit"
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Api)
+    assert model.push_to_hub("someone/net", private=True) == "https://hub/commit"
+    assert {"config.json", "model.safetensors", "preprocessor_config.json"} <= Api.files
+
+
 def test_new_networks_are_built_from_a_config():
     config = huggingface.HamburgerConfig(OPTIONS, classes=("a", "b"))
     model = AutoModelForSemanticSegmentation.from_config(config)
@@ -203,7 +234,8 @@ def test_trainer_trains_saves_and_resumes(folder, tmp_path):
 # -- folders of strangers ----------------------------------------------------------------------------------------------
 
 
-def test_code_in_a_folder_is_not_executed(folder, tmp_path):
+@pytest.mark.parametrize("trusted", [None, False])  # with True, transformers itself runs what a folder names
+def test_code_in_a_folder_is_not_executed(trusted, folder, tmp_path):
     code = f"import pathlib\npathlib.Path({str(tmp_path / 'executed')!r}).touch()\n"
     (folder / "evil.py").write_text(code + "class Evil: pass\n")
     classes = ("AutoConfig", "AutoModelForSemanticSegmentation", "AutoImageProcessor")
@@ -213,10 +245,11 @@ def test_code_in_a_folder_is_not_executed(folder, tmp_path):
             auto_map=dict.fromkeys(classes, "evil.Evil"),
             custom_pipelines={"x": {"impl": "evil.Evil"}},
         )
-    model = AutoModelForSemanticSegmentation.from_pretrained(folder)
+    model = AutoModelForSemanticSegmentation.from_pretrained(folder, trust_remote_code=trusted)
     assert not hasattr(model.config, "auto_map") and not hasattr(model.config, "custom_pipelines")
-    AutoImageProcessor.from_pretrained(folder)
-    assert pipeline("image-segmentation", model=str(folder))(photo())
+    processor = AutoImageProcessor.from_pretrained(folder, trust_remote_code=trusted)
+    assert type(processor) is huggingface.HamburgerImageProcessor
+    assert pipeline("image-segmentation", model=str(folder), trust_remote_code=trusted)(photo())
     assert not (tmp_path / "executed").exists()
 
 
