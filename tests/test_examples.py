@@ -12,7 +12,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
-PACKAGES = {"smp_decoder": "segmentation_models_pytorch", "ultralytics_yolo": "ultralytics", "timm_vit": "timm"}
+PACKAGES = {
+    "huggingface_segmentation": "transformers",
+    "lightning_training": "lightning",
+    "smp_models": "segmentation_models_pytorch",
+    "timm_vit": "timm",
+    "ultralytics_yolo": "ultralytics",
+}
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)

@@ -12,12 +12,14 @@ import hamburger
 
 SOURCE = Path(hamburger.__file__).parent
 LAB = SOURCE.parents[1] / "lab" / "hamburger_lab"
-# A package may import from itself and from those before it. Files at the top (errors, tensors, ...) are below all.
+# A package may import from itself and from those before it. Files at the top (errors, tensors, ...) are below all,
+# except adapters of frameworks: nothing imports them.
 ORDER = (
     *("kernels", "hams", "layers", "contexts", "insertion", "checkpoints", "backbones", "training", "inference"),
     *("segmentation", "classification", "detection", "stereo", "generation", "tasks", "inspect", "report"),
     *("app", "cli"),
 )
+FRAMEWORKS = {"huggingface", "smp"}
 TASKS = {"segmentation", "classification", "detection", "stereo", "generation"}
 # generation trains on the image-class data sets of classification
 ALLOWED = {("generation", "classification")}
@@ -37,7 +39,7 @@ def imported(path):
             top, *rest = name.split(".")
             if top == "hamburger_lab":
                 yield top
-            elif top == "hamburger" and rest and rest[0] in ORDER:
+            elif top == "hamburger" and rest and (rest[0] in ORDER or rest[0] in FRAMEWORKS):
                 yield rest[0]
 
 
@@ -46,10 +48,13 @@ def violations():
         importer, *rest = path.relative_to(SOURCE).parts
         if importer in ("__init__.py", "__main__.py"):
             continue
-        height = ORDER.index(importer) if rest else -1
+        adapter = not rest and importer.removesuffix(".py") in FRAMEWORKS
+        height = ORDER.index(importer) if rest else len(ORDER) if adapter else -1
         for package in sorted(set(imported(path))):
             if package in ("relative", "hamburger_lab"):
                 yield f"{path.relative_to(SOURCE)}: {package} import"
+            elif package in FRAMEWORKS:
+                yield f"{path.relative_to(SOURCE)}: imports {package}, which only users import"
             elif ORDER.index(package) > height:
                 yield f"{path.relative_to(SOURCE)}: imports {package}, which is above it"
             elif {importer, package} <= TASKS and importer != package and (importer, package) not in ALLOWED:
@@ -100,6 +105,7 @@ import hamburger as hb, torch
 hb.Hamburger(8, rank=2)(torch.rand(1, 8, 4, 4))
 import hamburger.checkpoints
 extras = {"numpy", "torchvision", "timm", "matplotlib", "typer", "rich", "sklearn", "onnx", "safetensors"}
+extras |= {"transformers", "segmentation_models_pytorch"}
 print(*sorted(m for m in extras if m in sys.modules and m not in before))
 """
 

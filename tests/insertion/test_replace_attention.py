@@ -148,8 +148,11 @@ def test_attention_is_replaced_once_and_only_where_it_exists():
     net = hb.replace_attention(vit(), "nmf", blocks=[1])
     with pytest.raises(hb.InputError, match=r"'blocks.1.attn' is already replaced; call remove_contexts"):
         hb.replace_attention(net, "nmf")
-    with pytest.raises(hb.InputError, match="no block with a child 'attn'"):
-        hb.replace_attention(nn.Sequential(nn.Conv2d(3, 8, 1)), "nmf")
+    plain = nn.Sequential(nn.Conv2d(3, 8, 1))
+    with pytest.raises(hb.InputError, match=r"no block with an attention named attn, attention, .*insert_context"):
+        hb.replace_attention(plain, "nmf")
+    with pytest.raises(hb.InputError, match=r"no block with an attention at the path 'mixer\.attn'; .*insert_context"):
+        hb.replace_attention(plain, "nmf", attention="mixer.attn")
 
 
 def test_attention_masks_raise():
@@ -234,3 +237,88 @@ def test_mixed_precision_keeps_float32_weights():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         net = hb.replace_attention(vit(), "nmf")
     assert {parameter.dtype for parameter in net.parameters()} == {torch.float32}
+
+
+# -- other libraries ---------------------------------------------------------------------------------------------------
+
+
+def torchvision_vit():
+    from torchvision.models import VisionTransformer
+
+    torch.manual_seed(0)
+    net = VisionTransformer(32, 8, num_layers=3, num_heads=3, hidden_dim=24, mlp_dim=48, num_classes=5)
+    nn.init.normal_(net.heads.head.weight)  # zeros at first
+    return net
+
+
+def encoder(batch_first):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(24, 3, 48, dropout=0.0, batch_first=batch_first)
+    return nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+
+
+def tokens():
+    return torch.randn(2, 17, 24, generator=torch.Generator().manual_seed(2))
+
+
+OTHERS = {
+    "torchvision": (torchvision_vit, image, "encoder.layers.encoder_layer_2.self_attention"),
+    "batch first": (lambda: encoder(True), tokens, "layers.2.self_attn"),
+    "sequence first": (lambda: encoder(False), tokens, "layers.2.self_attn"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_attention_of_torch_and_torchvision_is_replaced_and_restored(name):
+    build, inputs, place = OTHERS[name]
+    net, x = build().eval(), inputs()
+    output, keys = net(x), list(net.state_dict())
+    assert hb.replace_attention(net, "nmf", blocks=[-1], rank=4, example=x) is net
+    assert replaced(net) == [place]
+    with torch.no_grad():  # without gradients nn.TransformerEncoderLayer would take its fused path
+        after = net(x)
+    assert after.shape == output.shape and not torch.allclose(after, output, atol=1e-3)
+    net.train()(x).square().mean().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.get_submodule(place).parameters())
+    hb.remove_contexts(net.eval())
+    torch.testing.assert_close(net(x), output)
+    assert list(net.state_dict()) == keys
+
+
+def test_samples_of_a_sequence_first_encoder_stay_apart():
+    x = tokens()  # n = 2, b = 17
+    net = hb.replace_attention(encoder(False), "efficient", example=x).eval()
+    moved = x.clone()
+    moved[:, 3] += 1
+    changed = (net(moved) - net(x)).abs().amax((0, 2)) > 1e-6
+    assert changed.nonzero().flatten().tolist() == [3]
+    burger = hb.replace_attention(encoder(True), [hb.Hamburger(24, rank=4) for _ in range(3)], example=tokens())
+    with pytest.raises(hb.InputError, match="with more than tokens"):
+        burger(tokens(), src_key_padding_mask=torch.zeros(2, 17))
+
+
+class OwnSkip(nn.Module):
+    """A block like those of BERT: its attention has the skip and the norm."""
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+
+        def forward(self, x, mask=None):
+            return (self.norm(x + self.inner(x)),)
+
+    def __init__(self):
+        super().__init__()
+        self.attention = self.Attention()
+
+    def forward(self, x):
+        return self.attention(x, None)[0]
+
+
+def test_attention_with_its_own_skip_is_refused_and_a_path_chooses_its_inner_part():
+    net, x = nn.Sequential(OwnSkip(), OwnSkip()), torch.randn(1, 5, 8)
+    with pytest.raises(hb.InputError, match=r"'0.attention' adds its input to what it returns.*pass attention="):
+        hb.replace_attention(net, "efficient", example=x)
+    hb.replace_attention(net, "efficient", attention="attention.inner", example=x)
+    assert replaced(net) == ["0.attention.inner", "1.attention.inner"] and net(x).shape == x.shape

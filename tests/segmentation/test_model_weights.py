@@ -67,7 +67,8 @@ def test_channels_last_weights_and_missing_class_names(tmp_path):
 def test_a_folder_restores_the_network(tmp_path):
     net, x = small(), torch.randn(2, 3, 33, 21)
     net.save_pretrained(tmp_path / "mine", info=INFO)
-    assert {p.name for p in (tmp_path / "mine").iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    files = {"config.json", "model.safetensors", "preprocessor_config.json", "README.md"}
+    assert {p.name for p in (tmp_path / "mine").iterdir()} == files
     config = json.loads((tmp_path / "mine" / "config.json").read_text())
     assert config["model"]["context"] == "nmf" and config["classes"] == ["sky", "wall", "dog"]
     again = Segmenter.from_pretrained(tmp_path / "mine")

@@ -69,16 +69,18 @@ def name_place(call: str, place: str) -> Iterator[None]:
 
 @dataclass
 class ModuleCalls:
-    """The inputs of a module's first call, its outputs at every call, and whether all its inputs were finite."""
+    """The arguments of a module's first call, its outputs at every call, and whether all its inputs were finite."""
 
-    inputs: tuple[Any, ...] = ()
+    arguments: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = field(default_factory=dict)
     outputs: list[Any] = field(default_factory=list)
     finite: bool = True
 
     def record(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         """The forward hook."""
         inputs = (*args, *kwargs.values())
-        self.inputs = self.inputs if self.outputs else inputs
+        if not self.outputs:
+            self.arguments, self.keywords = args, kwargs
         self.outputs.append(output)
         # now, since a network may change its features in place afterwards
         features = [x for x in inputs if is_feature(x) and not (x.is_meta or x.is_nested or x.is_sparse)]
@@ -247,11 +249,12 @@ def _guess_examples(call: str, model: nn.Module) -> Iterator[Tensor]:
 
 
 def _declared_input_sizes(model: nn.Module) -> Iterator[tuple[int, ...]]:
-    """Yield the input heights and widths that networks of timm and torchvision declare."""
+    """Yield the input heights and widths that networks of timm, torchvision and transformers declare."""
     config: Any = getattr(model, "pretrained_cfg", None)
     for size in (
         getattr(getattr(model, "patch_embed", None), "img_size", None),
         getattr(model, "image_size", None),
+        getattr(getattr(model, "config", None), "image_size", None),
         config.get("input_size") if isinstance(config, dict) else None,
     ):
         sides = tuple(size[-2:]) if isinstance(size, (tuple, list)) else (size, size)

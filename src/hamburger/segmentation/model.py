@@ -16,7 +16,7 @@ from hamburger.backbones import Backbone, create_backbone
 from hamburger.checkpoints.network import load_network
 from hamburger.checkpoints.weights_file import HUB_FILES, Info, download_weights, to_plain_json, write_weights
 from hamburger.errors import CheckpointError, InputError, OptionError, check_count, check_mapping
-from hamburger.files import encode_json, write_atomically
+from hamburger.files import encode_json, parse_json, write_atomically
 from hamburger.registry import explain_errors, options_of
 from hamburger.segmentation.heads import base
 from hamburger.segmentation.heads.base import Head
@@ -46,19 +46,23 @@ class Segmenter(nn.Module):
         self.config, self.info = config, None
 
     def forward(self, x: Tensor, target: Tensor | None = None) -> Tensor | dict[str, Tensor]:
-        _check_inputs(x, target)
+        check_batch("Segmenter", x, target)
         h, w = x.shape[-2:]
         grid = PixelGrid.of(self.backbone, h, w)
         outputs = self.head(self.backbone(grid.pad(x)))
         if target is not None:
-            return self.head.loss(outputs, F.pad(target, (0, grid.width - w, 0, grid.height - h), value=IGNORE))
+            return self.head.loss(outputs, grid.pad_labels(target))
         return grid.crop(resize_logits(outputs.logits, (grid.height, grid.width)))
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, info: Info | None = None) -> None:
-        """Write `config.json`, `model.safetensors` and `README.md`, for `from_pretrained`; an existing README stays."""
+        """Write a folder for `from_pretrained`, and for transformers with `hamburger.huggingface`.
+
+        It has `model.safetensors`, `config.json`, `preprocessor_config.json` and `README.md`; an existing README stays.
+        """
         folder, info = Path(folder), describe_network(self, info)
         save_weights(folder / WEIGHTS, self, info)
-        write_atomically(folder / CONFIG, (info.as_json(indent=2) + "\n").encode())
+        for name, fields in describe_for_transformers(info).items():
+            write_atomically(folder / name, (encode_json(fields, indent=2) + "\n").encode())
         if not (folder / CARD).exists():
             write_atomically(folder / CARD, write_model_card(info).encode())
 
@@ -102,11 +106,12 @@ class Segmenter(nn.Module):
             return str(api.upload_folder(repo_id=repository, folder_path=folder, revision=branch, **options))
 
 
-def _check_inputs(x: Tensor, target: Tensor | None) -> None:
-    check_images("Segmenter", "the images", x)
+def check_batch(call: str, x: Tensor, target: Tensor | None) -> None:
+    """Raise unless the images are b 3 h w and the labels, if any, b h w of int64."""
+    check_images(call, "the images", x)
     if target is not None:
-        check_labels("Segmenter", target)
-        check_shapes("Segmenter", images=(x, "b c h w"), labels=(target, "b h w"))
+        check_labels(call, target)
+        check_shapes(call, images=(x, "b c h w"), labels=(target, "b h w"))
 
 
 DEFAULT_CONTEXT = "nmf"
@@ -219,6 +224,10 @@ class PixelGrid(NamedTuple):
             return x
         return F.pad(x, (before, right, before, bottom))
 
+    def pad_labels(self, labels: Tensor) -> Tensor:
+        """Pad with unlabelled pixels to the size of the logits.   b h w   ->   b height width"""
+        return F.pad(labels, (0, self.width - self.w, 0, self.height - self.h), value=IGNORE)
+
     def crop(self, logits: Tensor) -> Tensor:
         """Crop logits to the image.   b k height width   ->   b k h w"""
         if is_exporting():
@@ -231,6 +240,8 @@ class PixelGrid(NamedTuple):
 
 CONFIG, WEIGHTS = HUB_FILES
 CARD = "README.md"
+PROCESSOR = "preprocessor_config.json"
+MODEL_TYPE = "hamburger"  # in config.json; hamburger/huggingface.py registers it with transformers
 
 
 def save_weights(
@@ -281,6 +292,23 @@ def describe_network(net: Segmenter, info: Info | None = None) -> Info:
             raise CheckpointError(f"save_weights: info must have {k} {what}, one per class (got {len(values)})")
     classes = info.classes or tuple(str(i) for i in range(k))
     return dataclasses.replace(info, model=net.config, classes=classes)
+
+
+def describe_for_transformers(info: Info) -> dict[str, dict[str, Any]]:
+    """Return the JSON files of a folder by name, with the fields that transformers and the hub look for."""
+    names = {
+        "model_type": MODEL_TYPE,
+        "architectures": ["HamburgerForSemanticSegmentation"],
+        "id2label": {str(number): name for number, name in enumerate(info.classes)},
+        "label2id": {name: number for number, name in enumerate(info.classes)},
+    }
+    processor = {
+        "image_processor_type": "HamburgerImageProcessor",
+        "image_mean": info.mean,
+        "image_std": info.std,
+        "size": {"longest_edge": info.side} if info.side else None,
+    }
+    return {CONFIG: {**parse_json(info.as_json()), **names}, PROCESSOR: processor}
 
 
 def load_weights(path: str | os.PathLike[str]) -> tuple[Segmenter, Info]:
