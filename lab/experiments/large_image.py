@@ -5,9 +5,11 @@
     for METHOD in exact tiles whole:
         python lab/experiments/large_image.py label --method METHOD --run runs/patchwork --image mosaic.tif --json ROWS
     python lab/experiments/large_image.py agree --image mosaic.tif --json ROWS
+    python lab/experiments/large_image.py bases --run runs/patchwork --image mosaic.tif --json ROWS
 
 `label` writes `mosaic-METHOD.png` and a row with the peak of resident memory and the seconds of its process. `agree`
-adds rows with the share of pixels that get the label of the whole image.
+adds rows with the share of pixels that get the label of the whole image. `bases` adds rows with the relative error of
+NMF's bases, by `--exact` and by one solve of the whole map in float32, against a solve in float64.
 """
 
 from __future__ import annotations
@@ -15,18 +17,22 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 import hamburger as hb
 from hamburger.environment import describe_environment
 from hamburger.files import encode_json
 from hamburger.inference.large_images import open_large_image
 from hamburger.segmentation.data.patchwork import PatchworkShift
+from hamburger.segmentation.stream import StreamedLabels
 from hamburger.training.image_files import encode_label_png
 
 SCENE, TILE = 1024, 512  # pixels
@@ -69,9 +75,50 @@ def label(method: str, run: Path, path: Path, max_pixels: int, out: Path) -> dic
     return {"seconds": round(seconds, 1), "peak_mb": round(int(line.split()[1]) / 1024)}
 
 
+class _Solved(BaseException):
+    """The solve of the first ham is done."""
+
+
+def measure_bases(run: Path, path: Path, max_pixels: int) -> dict[str, float]:
+    """Return the relative errors of the final bases, by method."""
+    with TemporaryDirectory() as folder:
+        streamed = StreamedLabels(run, path, Path(folder), device="cpu", max_pixels=max_pixels)
+        (ham,) = streamed.hams
+        steps, last = ham.steps, len(streamed.tiles) + ham.steps + 1
+
+        def stop(done: int, total: int) -> None:
+            if done == last:
+                raise _Solved
+
+        with suppress(_Solved):
+            streamed.compute(stop)
+        first, final = ham.read_bases(0), ham.read_bases(steps)
+        height, width = ham.features.height, ham.features.width
+        x = ham.features.read(0, height, 0, width).flatten(0, 1).T[None].contiguous()
+    with torch.inference_mode():
+        whole = hb.decompose(x, ham.layer.ham, steps=steps, bases=first).bases
+    exact = solve_in_float64(x[0], first[0].double(), steps, ham.layer.ham.eps)  # type: ignore[attr-defined]
+    return {
+        method: float((bases[0].double() - exact).norm() / exact.norm())
+        for method, bases in (("exact", final), ("whole", whole))
+    }
+
+
+def solve_in_float64(x: Tensor, bases: Tensor, steps: int, eps: float) -> Tensor:
+    """NMF as the paper's Algorithm 2 has it, in bands of positions.   x: d n   bases: d r   ->   d r"""
+    parts = x.split(2**18, dim=1)
+    codes = [(bases.T @ part.double()).softmax(0) for part in parts]
+    for _ in range(steps):
+        for i, part in enumerate(parts):
+            codes[i] = codes[i] * (bases.T @ part.double()) / (bases.T @ bases @ codes[i] + eps)
+        numerator = sum(part.double() @ code.T for part, code in zip(parts, codes, strict=True))
+        bases = bases * numerator / (bases @ sum(code @ code.T for code in codes) + eps)
+    return bases
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=("mosaic", "label", "agree"))
+    parser.add_argument("task", choices=("mosaic", "label", "agree", "bases"))
     parser.add_argument("--image", type=Path, required=True)
     parser.add_argument("--scenes", type=int, default=10, help="per side of the mosaic, each 1,024 pixels wide")
     parser.add_argument("--method", choices=METHODS, default="exact")
@@ -91,6 +138,9 @@ def main() -> None:
         method = options.method
         row = label(method, options.run, options.image, options.max_pixels, files[method])
         rows.append({"method": method, "max_pixels": options.max_pixels, **row, **size})
+    elif options.task == "bases":
+        for method, error in measure_bases(options.run, options.image, options.max_pixels).items():
+            rows.append({"method": method, "max_pixels": options.max_pixels, "bases_error": error, **size})
     else:
         whole = np.asarray(Image.open(files["whole"]))
         for method in METHODS[:2]:

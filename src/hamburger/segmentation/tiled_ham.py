@@ -167,11 +167,11 @@ class TiledHam:
         (top, left), (height, width) = self._origin(tile), self.grid.size(tile, self.stride)
         codes = self.codes[(self.steps + 1) % 2].read(top, top + height, left, left + width)
         with full_precision(self.device.type):
-            return (self._read_bases(self.steps) @ self._fold(codes)).flatten(0, 1)[None].to(x.dtype)
+            return (self.read_bases(self.steps) @ self._fold(codes)).flatten(0, 1)[None].to(x.dtype)
 
     def run_step(self, step: int) -> None:
         """Do step `step` of the solve, from 0; the last one is the read-out of the codes. It may be repeated."""
-        ham, bases = self.layer.ham, self._read_bases(step)
+        ham, bases = self.layer.ham, self.read_bases(step)
         height, width = self.features.height, self.features.width
         sums: list[Tensor] | None = None
         band = max(1, BAND // (width * self.features.channels))
@@ -201,8 +201,8 @@ class TiledHam:
         """Positions in rows to heads in the batch, on the device.   h w (s c)   ->   s c n"""
         return values.flatten(0, 1).to(self.device).mT.unflatten(0, (self.layer.heads, -1))
 
-    def _read_bases(self, step: int) -> Tensor:
-        """s d r"""
+    def read_bases(self, step: int) -> Tensor:
+        """The bases after so many steps.   ->   s d r"""
         if step:
             with (self.folder / f"bases{step}.npy").open("rb") as file:
                 return torch.from_numpy(np.load(file, allow_pickle=False)).to(self.device)
