@@ -68,13 +68,16 @@ def large_image_table(rows: Sequence[Row]) -> str:
             f"{100 * shares[method, height]:.3f} %" if (method, height) in shares else "",
             f"{errors[method, height]:.1e}" if (method, height) in errors else "",
         ]
-        for (method, height), row in labelled.items()
+        for height in sorted({height for _, height in labelled})
+        for method in names
+        if (row := labelled.get((method, height)))
     ]
     first = rows[0]
     note = (
         f"HamNet of recipe `patchwork` (backbone `tiny`, NMF), mosaics of generated scenes, tiles of "
-        f"{first['max_pixels']:,} pixels with margins, float32, one run each; memory is the peak of the process, with "
-        f"Python and torch; the error of NMF's bases is relative to a solve in float64. {describe_environment(rows)}"
+        f"{first['max_pixels']:,} pixels with margins, float32. One run each on a machine that did other work, so seconds "
+        f"are upper bounds; memory is the peak of the process, with Python and torch; the error of NMF's bases is relative "
+        f"to a solve in float64. {describe_environment(rows)}"
     )
     header = [
         "image",
