@@ -75,9 +75,9 @@ def large_image_table(rows: Sequence[Row]) -> str:
     first = rows[0]
     note = (
         f"HamNet of recipe `patchwork` (backbone `tiny`, NMF), mosaics of generated scenes, tiles of "
-        f"{first['max_pixels']:,} pixels with margins, float32. One run each on a machine that did other work, so seconds "
-        f"are upper bounds; memory is the peak of the process, with Python and torch; the error of NMF's bases is relative "
-        f"to a solve in float64. {describe_environment(rows)}"
+        f"{first['max_pixels']:,} pixels with margins, float32. One run each on a machine that did other work, so "
+        f"seconds are upper bounds; memory is the peak of the process, with Python and torch; the error of NMF's bases "
+        f"is relative to a solve in float64. {describe_environment(rows)}"
     )
     header = [
         "image",
