@@ -92,7 +92,7 @@ def roofline_table(rows: Sequence[Row]) -> str:
 
 
 STAGE_NAMES = {"bread": "behind a bread"}
-SHOWN_STAGES = ("layer3", "layer4", "bread")
+SHOWN_STAGES = ("layer4", "bread")
 
 
 def columns_error_table(rows: Sequence[Row]) -> str:
@@ -152,7 +152,7 @@ def products_table(rows: Sequence[Row]) -> str:
         f"seed {first['seed']}, commit {first['commit']}. Errors of D C are relative to float64; "
         "VQ and CD at temperature 0.01 amplify rounding."
     )
-    return f"{markdown_table(header, lines)}\n\n{note}"
+    return collapsed("Times and errors by MKL and oneDNN", f"{markdown_table(header, lines)}\n\n{note}")
 
 
 def profile_markdown(rows: Sequence[Row]) -> str:
