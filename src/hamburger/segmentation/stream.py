@@ -187,7 +187,7 @@ class StreamedLabels:
             status = Path(self.source).stat()
             identity = [str(Path(self.source).resolve()), status.st_size, status.st_mtime_ns]
         else:
-            identity = os.urandom(16).hex()  # nobody knows whether it is the image of an earlier call
+            identity = os.urandom(16).hex()  # it may be another image than in an earlier call
         return {
             "weights": weights.hexdigest(),
             "normalisation": [*self.info.mean, *self.info.std],
