@@ -65,6 +65,13 @@ def test_links_point_to_existing_files(page):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_readme_is_short_and_names_no_number_of_claims_by_hand():
+    readme = (ROOT / "README.md").read_text()
+    assert len(readme.splitlines()) <= 120
+    typed = re.sub(r"(?s)<!-- block: .*?<!-- end -->", "", readme)
+    assert re.search(r"\d+ claims", readme) and not re.search(r"\d+ claims", typed)
+
+
 # names of torch and other libraries, and of files a command writes
 FOREIGN = {
     "roi_align",
@@ -102,11 +109,12 @@ def test_generated_files_match_the_committed_results():
 
 
 def test_every_result_file_has_its_command_in_the_readme():
-    row = r"^\| `([^`]+)` \| .*`(?:ham|python lab/experiments/\w+\.py) "
+    row = r"^\| `([^`]+)` \| .*`(?:ham|python lab/experiments/\w+\.py|python -m hamburger_lab\.\w+) "
     patterns = re.findall(row, (ROOT / "results/README.md").read_text(), flags=re.MULTILINE)
     files = [path.name for path in (ROOT / "results").iterdir() if path.name != "README.md"]
     assert [name for name in files if not any(fnmatch(name, pattern) for pattern in patterns)] == []
-    assert [pattern for pattern in patterns if not any(fnmatch(name, pattern) for name in files)] == []
+    announced = {"shipped_weights.jsonl"}  # its line says that the file comes later
+    assert [name for name in {*patterns} - announced if not any(fnmatch(file, name) for file in files)] == []
 
 
 def test_ablations_csv_has_every_ablation_row():

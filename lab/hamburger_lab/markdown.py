@@ -10,6 +10,6 @@ def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *lines))
 
 
-def collapsed(title: str, text: str) -> str:
-    """Return Markdown that shows `text` when the reader clicks on the title."""
-    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
+def collapsed(title: str, text: str, *, opened: bool = False) -> str:
+    """Return Markdown that shows `text` when the reader clicks on the title, or at first if `opened`."""
+    return f"<details{' open' * opened}><summary>{title}</summary>\n\n{text}\n\n</details>"

@@ -68,7 +68,7 @@ def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
                 value=partial(mean_cosine, wrt="input", strategy=reading.field),
                 label="cosine at the input",
                 limit=0.5,
-                number_format=NumberFormat("", "{:.2f}"),
+                number_format=NumberFormat("cosine", "{:.2f}"),
             ),
         ),
         Claim(
@@ -85,7 +85,7 @@ def reading_claims(reading: GradientReading) -> tuple[Claim, ...]:
                 value=partial(mean_cosine, wrt="weights", strategy=reading.field),
                 label="cosine of the weights",
                 limit=0.5,
-                number_format=NumberFormat("", "{:.2f}"),
+                number_format=NumberFormat("cosine", "{:.2f}"),
             ),
         ),
         Claim(

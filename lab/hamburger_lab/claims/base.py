@@ -10,6 +10,7 @@ from hamburger_lab.rows import Results
 
 CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_RUN = "confirmed", "not confirmed", "inconclusive", "not run"
 MAX_LISTED = 4  # longest list of comparisons that a line writes out
+MIN_STEPS = 10_000  # shorter trainings are small-scale; the paper's have 30,000 steps
 OUTCOMES = (CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_RUN)
 
 
@@ -46,7 +47,7 @@ class Finding:
         text = f"{self.label} {self.template.format(self.effect)}"
         if self.interval is not None:
             text += " [{}, {}]".format(*(self.template.format(end) for end in self.interval))
-        return text if self.unit == "points" else f"{text} {self.unit}".rstrip()
+        return text if self.unit == "points" or self.unit in self.label else f"{text} {self.unit}"
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Trial:
     note: str = ""
     trainings: tuple[tuple[str, str], ...] = ()  # trainings that several grids share: (label, cell here)
     collapsed: bool = False  # some of the compared networks predict only one class
+    steps: int | None = None  # of the compared trainings; None where nothing was trained, or it does not matter
 
     @property
     def outcome(self) -> str:
@@ -98,10 +100,15 @@ class Verdict:
     @property
     def decisive(self) -> Finding | None:
         """Return the finding that supports the claim least among those that agree with the verdict."""
-        trials = [trial for trial in deciding_trials(self.trials) if trial.findings]
-        every = [finding for trial in trials for finding in trial.findings]
-        agreeing = [finding for finding in every if finding.outcome == self.outcome]
-        return min(agreeing or every, key=lambda finding: finding.support, default=None)
+        _, finding = self._decisive_pair
+        return finding
+
+    @property
+    def _decisive_pair(self) -> tuple[Trial | None, Finding | None]:
+        """Return the decisive finding after its trial."""
+        every = [(trial, finding) for trial in deciding_trials(self.trials) for finding in trial.findings]
+        agreeing = [pair for pair in every if pair[1].outcome == self.outcome]
+        return min(agreeing or every, key=lambda pair: pair[1].support, default=(None, None))
 
     @property
     def seeds(self) -> int | None:
@@ -121,9 +128,20 @@ class Verdict:
         return any(trial.collapsed for trial in deciding_trials(self.trials))
 
     @property
+    def small_scale(self) -> bool:
+        """Whether the decisive comparison is of trainings of fewer than `MIN_STEPS` steps."""
+        trial, _ = self._decisive_pair
+        return trial is not None and trial.steps is not None and trial.steps < MIN_STEPS
+
+    @property
     def basis(self) -> str:
         """Return the caveats of the verdict as text."""
-        return ", ".join(["generated scenes alone"] * self.generated + ["some trainings collapsed"] * self.collapsed)
+        caveats = {
+            "generated scenes alone": self.generated,
+            "some trainings collapsed": self.collapsed,
+            "small scale": self.small_scale,
+        }
+        return ", ".join(name for name, applies in caveats.items() if applies)
 
     @property
     def here(self) -> str:
@@ -135,7 +153,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """`statement` in our words, `paper` its numbers, `test` what decides here, `command` what makes the rows."""
+    """`statement` in our words, `paper` its numbers, `test` what decides here, `command` what makes the rows.
+
+    `ours` marks a question that the paper does not ask; such claims are counted apart.
+    """
 
     id: str
     family: str
@@ -145,6 +166,7 @@ class Claim:
     test: str
     command: str
     judge: Callable[[Results], Verdict]
+    ours: bool = False
 
 
 def deciding_trials(trials: Iterable[Trial]) -> list[Trial]:

@@ -308,6 +308,7 @@ CLAIMS = (
         test="time of fused attention divided by that of each ham, bfloat16, above 1 in both modes",
         command=TABLE3_COMMAND,
         judge=partial(judge_over_rival, rival="sa-flash", unit="ms", dtypes=("bfloat16",), hams=HAMS),
+        ours=True,
     ),
     *(claim for reading in READINGS for claim in gradient_claims(reading)),
 )

@@ -92,6 +92,7 @@ def columns_error_claim(suffix: str, names: str, hams: tuple[str, ...]) -> Claim
         ),
         command=COLUMNS_COMMAND,
         judge=partial(judge_columns_error, hams=hams),
+        ours=True,
     )
 
 
@@ -147,6 +148,7 @@ CLAIMS = (
             sources=[RowSource("ablation_columns_", (CellPair("nmf-columns-k2", "nmf-random-k6"),))],
             rule=is_at_least,
         ),
+        ours=True,
     ),
     Claim(
         id="evaluation-stored-dictionary",
@@ -160,5 +162,6 @@ CLAIMS = (
         test="mIoU of the same weights, stored minus each of three series of draws: no loss of half a point or more",
         command=ablate_command("dictionary"),
         judge=partial(judge_miou, sources=[drawn_source()], rule=is_at_least),
+        ours=True,
     ),
 )

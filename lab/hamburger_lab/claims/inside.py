@@ -135,6 +135,7 @@ CLAIMS = (
             limit=FEWER,
             number_format=RATIO_FORMAT,
         ),
+        ours=True,
     ),
     Claim(
         id="inside-spectrum-attention",
@@ -153,6 +154,7 @@ CLAIMS = (
             limit=FEWER,
             number_format=RATIO_FORMAT,
         ),
+        ours=True,
     ),
     Claim(
         id="inside-silent",
@@ -185,7 +187,7 @@ CLAIMS = (
                 judge_above,
                 find=partial(each_ham, value=partial(cosine, strategy=reading.field), label="cosine"),
                 limit=0.5,
-                number_format=NumberFormat("", "{:.2f}"),
+                number_format=NumberFormat("cosine", "{:.2f}"),
             ),
         )
         for reading in READINGS
@@ -238,5 +240,6 @@ CLAIMS = (
             limit=FEWER,
             number_format=RATIO_FORMAT,
         ),
+        ours=True,
     ),
 )

@@ -26,10 +26,12 @@ from hamburger_lab.claims.base import CONFIRMED, INCONCLUSIVE, NOT_CONFIRMED, NO
 from hamburger_lab.claims.registry import CLAIMS, FAMILIES
 from hamburger_lab.claims.rules import MARGIN, RULES, VERDICT_TABLE
 from hamburger_lab.claims.tables import (
+    EFFECT_HEADER,
     PRINTED,
+    SMALL_SCALE_NOTE,
     ClaimVerdicts,
-    count_verdicts,
-    format_effect,
+    count_by_origin,
+    effect_parts,
     format_power,
     judge_all,
     result_tables,
@@ -46,14 +48,14 @@ PLACES = {  # in the paper
     **{"steps": "Figs. 4 and 7 to 9", "inside": "Figs. 5 and 6, section 2.3", "cost": "Table 3, section 2.3"},
     **{"generation": "Table 6, section 3.5", "propositions": "Propositions 1 to 3"},
 }
-HEADER = ("claim", "verdict", "effect, 95 % interval", "detectable", "seeds")
+HEADER = ("claim", "verdict", EFFECT_HEADER, "detectable", "seeds")
 
 
 def caution_note(verdicts: ClaimVerdicts) -> Markup:
     """Return the caveats that come before the first verdict: scale, generated scenes, what was not run."""
     scale = (
-        "Here networks train for some hundred steps on some hundred photographs; in the paper for 30,000 steps on VOC. "
-        "Verdicts apply to this scale, which is too small to show most small effects. "
+        "Most networks here train for some hundred steps on some hundred photographs; in the paper for 30,000 steps on "
+        "VOC. Verdicts apply to this scale, which is too small to show most small effects. "
     )
     weak = sum(verdict.generated for _, verdict in verdicts)
     left = [claim.id for claim, verdict in verdicts if verdict.outcome == NOT_RUN]
@@ -115,13 +117,8 @@ def summary_table(verdicts: ClaimVerdicts) -> Markup:
 
 def effect_cell(verdict: Verdict) -> CellText:
     """The effect, below it its interval, and its unit where that is not points of mIoU."""
-    decisive = verdict.decisive
-    if decisive is None:
-        return Markup()
-    value, _, interval = format_effect(verdict).partition(" ")
-    unit = "" if decisive.unit == "points" else decisive.unit.strip("()")
-    lines = "<br>".join(f'<span class="whole">{text(line)}</span>' for line in (value, interval, unit) if line)
-    return Markup(f"<span>{lines}</span>")
+    lines = "<br>".join(f'<span class="whole">{text(line)}</span>' for line in effect_parts(verdict) if line)
+    return Markup(f"<span>{lines}</span>") if lines else Markup()
 
 
 def _kind(outcome: str) -> str:
@@ -149,7 +146,8 @@ def claims_page(results: Results) -> str:
     head = (
         '<h1 id="top">The paper\'s claims, tested</h1>'
         + paragraph(
-            f"{len(verdicts)} claims of “Is Attention Better Than Matrix Decomposition?”: {count_verdicts(verdicts)}."
+            "Claims of “Is Attention Better Than Matrix Decomposition?”, and our questions about them. "
+            f"{count_by_origin(verdicts)}. {SMALL_SCALE_NOTE}"
         )
         + caution_note(verdicts)
         + overview(verdicts)

@@ -195,8 +195,12 @@ def judge_comparisons(
     number_format: NumberFormat = NumberFormat(),
     *,
     limit: float = 0.0,
+    trained: bool = True,
 ) -> Verdict:
-    """Return the verdict over all sets of runs, a trial each. `limit` is marked in figures."""
+    """Return the verdict over all sets of runs, a trial each.
+
+    `limit` is marked in figures. `trained` is False for what does not depend on the length of a training.
+    """
     cases = drop_repeated_runs(cases)
     trials = []
     for case in cases:
@@ -237,6 +241,7 @@ def judge_comparisons(
                 note="; ".join([*notes, *collapses, *case.sizes]),
                 trainings=case.trainings,
                 collapsed=bool(collapses),
+                steps=case.key[1] if trained else None,
             )
         )
     return combine_trials(trials)
@@ -293,7 +298,8 @@ def judge_ratios(results: Results, sources: Sequence[RowSource], *, field: str, 
     cases = [case for source in sources for case in source.cases(results, partial(_logarithms, field=field), "/")]
     limit = math.log(MIN_RATIO)
     here = [case for case in cases if case.rows[0]["device"] == device]
-    return judge_comparisons(here, partial(exceeds, limit=limit), RATIO_FORMAT, limit=limit)
+    rule = partial(exceeds, limit=limit)
+    return judge_comparisons(here, rule, RATIO_FORMAT, limit=limit, trained=field != "peak_mb")
 
 
 def miou_by_seed(rows: list[Row], key: str, name: str) -> Series:

@@ -87,7 +87,7 @@ def judge_spread(results: Results, ours: str, theirs: str) -> Verdict:
             refuting=deciding,
             detectable=None if deciding is None else math.sqrt(deciding[1] / deciding[0]),
         )
-        trials.append(Trial(case.where, (finding,), decides=case.decides, trainings=case.trainings))
+        trials.append(Trial(case.where, (finding,), decides=case.decides, trainings=case.trainings, steps=case.key[1]))
     return combine_trials(trials)
 
 

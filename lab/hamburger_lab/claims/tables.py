@@ -9,7 +9,7 @@ from typing import Any
 from hamburger.files import encode_json
 from hamburger.report.study import has_collapsed, summarise
 from hamburger_lab.ablations.grids import ablations
-from hamburger_lab.claims.base import NOT_CONFIRMED, NOT_RUN, OUTCOMES, Claim, Trial, Verdict, deciding_trials
+from hamburger_lab.claims.base import MIN_STEPS, NOT_RUN, OUTCOMES, Claim, Verdict, deciding_trials
 from hamburger_lab.claims.registry import CLAIMS, FAMILIES
 from hamburger_lab.claims.result_tables import (
     ResultTable,
@@ -72,6 +72,7 @@ def as_rows(verdicts: ClaimVerdicts) -> list[dict[str, Any]]:
             {
                 "id": claim.id,
                 "statement": claim.statement,
+                "ours": claim.ours,
                 "paper": claim.paper,
                 "here": verdict.here or "not run",
                 "effect": None if decisive is None else round_significant(decisive.effect),
@@ -104,18 +105,41 @@ def count_verdicts(verdicts: ClaimVerdicts) -> str:
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
 
 
-def format_effect(verdict: Verdict) -> str:
+def split_by_origin(verdicts: ClaimVerdicts) -> tuple[ClaimVerdicts, ClaimVerdicts]:
+    """Return the paper's claims and our own questions."""
+    paper = [pair for pair in verdicts if not pair[0].ours]
+    return paper, [pair for pair in verdicts if pair[0].ours]
+
+
+def count_by_origin(verdicts: ClaimVerdicts) -> str:
+    """`The paper's claims: 12 confirmed, ...; our questions: 3 confirmed, ...`"""
+    parts = zip(("the paper's claims", "our questions"), split_by_origin(verdicts), strict=True)
+    text = "; ".join(f"{name}: {count_verdicts(part)}" for name, part in parts if part)
+    return text[0].upper() + text[1:]
+
+
+EFFECT_HEADER = "effect (points of mIoU unless stated)"
+SMALL_SCALE_NOTE = (
+    f"Small scale: the comparison is of trainings of fewer than {MIN_STEPS:,} steps; the paper's have 30,000."
+)
+
+
+def effect_parts(verdict: Verdict) -> tuple[str, str, str]:
+    """Return the decisive effect, its interval, and its unit where that is not points of mIoU; empty if missing."""
     decisive = verdict.decisive
     if decisive is None:
-        return ""
-    text = decisive.template.format(decisive.effect)
-    if decisive.interval is not None:
-        text += " [{}, {}]".format(*(decisive.template.format(end) for end in decisive.interval))
-    return text
+        return "", "", ""
+    write = decisive.template.format
+    interval = "" if decisive.interval is None else "[{}, {}]".format(*map(write, decisive.interval))
+    return write(decisive.effect), interval, "" if decisive.unit == "points" else decisive.unit.strip("()")
+
+
+def format_effect(verdict: Verdict) -> str:
+    return " ".join(filter(None, effect_parts(verdict)))
 
 
 def format_power(verdict: Verdict) -> str:
-    """Return the smallest effect that the seeds of the decisive comparison could have shown."""
+    """Return the smallest effect that the seeds of the decisive comparison could have shown, in the same unit."""
     return "" if verdict.decisive is None else verdict.decisive.power
 
 
@@ -146,7 +170,7 @@ def format_verdict(verdict: Verdict) -> str:
 def claims_markdown(results: Results) -> str:
     """Return every claim with its verdict and the tables of its topic."""
     verdicts = judge_all(results)
-    parts = [f"{len(verdicts)} claims: {count_verdicts(verdicts)}."]
+    parts = [f"{count_by_origin(verdicts)}. {SMALL_SCALE_NOTE}"]
     for family, title in FAMILIES.items():
         lines = []
         for claim, verdict in verdicts:
@@ -155,10 +179,10 @@ def claims_markdown(results: Results) -> str:
                 statement = f"{claim.statement} ({claim.reference})"
                 numbers = format_effect(verdict), format_power(verdict), format_verdict(verdict)
                 lines.append([statement, claim.paper, measured, *numbers])
-        tables = [markdown_table(["claim", "paper", "here", "effect", "detectable", "verdict"], lines)]
+        tables = [markdown_table(["claim", "paper", "here", EFFECT_HEADER, "detectable (same unit)", "verdict"], lines)]
         for table in result_tables(results, family):
             tables += [table.title] * bool(table.title) + [markdown_table(table.header, table.lines)]
-        counts = count_verdicts([(claim, verdict) for claim, verdict in verdicts if claim.family == family])
+        counts = count_by_origin([(claim, verdict) for claim, verdict in verdicts if claim.family == family])
         parts += [f"### {title}", collapsed(counts, "\n\n".join(tables))]
     if shared_trainings(verdicts):
         shared = collapsed(
@@ -198,96 +222,13 @@ def full_page(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def unconfirmed_table(results: Results) -> str:
-    """Return the claims that the rows contradict, with the comparison that decides."""
-    verdicts = judge_all(results)
-    contradicted = [(claim, verdict) for claim, verdict in verdicts if verdict.outcome == NOT_CONFIRMED]
-    lines = [[f"{claim.statement} ({claim.reference})", format_effect(verdict)] for claim, verdict in contradicted]
-    note = (
-        f"{len(contradicted)} of {len(verdicts)} claims. Those marked as our question are not in the paper. Scores are "
-        "in points of mIoU; a cosine of 1 is the same direction."
-    )
-    return f"{markdown_table(['claim', 'effect'], lines)}\n\n{note}"
-
-
 def _first_line(function: object) -> str:
     return " ".join(inspect.getdoc(function).split("\n\n")[0].split())  # type: ignore[union-attr]
-
-
-def topic_counts(results: Results) -> str:
-    """Return a table of the number of verdicts of each kind by topic."""
-    verdicts = judge_all(results)
-    outcomes = [outcome for outcome in OUTCOMES if any(verdict.outcome == outcome for _, verdict in verdicts)]
-    lines = []
-    for family, title in FAMILIES.items():
-        counts = Counter(verdict.outcome for claim, verdict in verdicts if claim.family == family)
-        lines.append(
-            [
-                f"[{title}](generated/claims.md#{heading_anchor(title)})",
-                *(str(counts[outcome] or "") for outcome in outcomes),
-            ]
-        )
-    total = Counter(verdict.outcome for _, verdict in verdicts)
-    lines.append(["**all**", *(f"**{total[outcome]}**" for outcome in outcomes)])
-    collapsed = sum(verdict.collapsed for _, verdict in verdicts)
-    generated = sum(verdict.generated for _, verdict in verdicts)
-    note = (
-        f"{collapsed} verdicts compare with trainings that collapsed; {generated} rest on generated scenes alone. "
-        f"At 95 %, about {round(0.05 * len(verdicts))} of {len(verdicts)} may be wrong by chance."
-    )
-    return f"{markdown_table(['topic', *outcomes], lines)}\n\n{note}"
 
 
 def heading_anchor(title: str) -> str:
     """Return the anchor of a heading, as GitHub makes it."""
     return "".join(letter for letter in title.lower() if letter.isalnum() or letter in " -").replace(" ", "-")
-
-
-def attention_answer(results: Results) -> str:
-    """Return the answer to "is it as good as attention?" in sentences, with numbers from the rows."""
-    verdicts = {claim.id: verdict for claim, verdict in judge_all(results)}
-    attention, danet = verdicts["accuracy-self-attention"], verdicts["accuracy-danet"]
-    whole, ham = verdicts["parts-whole"], verdicts["parts-ham"]
-    times, memory = verdicts["cost-time-fused"].trials[0], verdicts["cost-memory"].trials[0]
-    return "\n".join(
-        f"{number}. {sentence}"
-        for number, sentence in enumerate(
-            (
-                f"**CamVid**: NMF minus self-attention is {_difference(attention, 'camvid-short')}; NMF minus DANet's "
-                f"module, which has more parameters, is {_difference(danet, 'camvid-short')}.",
-                f"**Animals of VOC**: NMF minus self-attention is {_difference(attention, 'voc-animals')}; NMF minus "
-                f"DANet's module is {_difference(danet, 'voc-animals')}.",
-                f"**All of VOC** at the paper's training length: NMF minus self-attention is "
-                f"{_difference(attention, 'voc-352')}; NMF minus no context at all is {_difference(whole, 'voc-352')}.",
-                f"**Animals of VOC against no context at all**: {_difference(whole, 'voc-animals')}; against the "
-                f"two breads without the ham: {_difference(ham, 'voc-animals')}.",
-                f"**Cost** ({times.where}): fused attention takes {_range(times)} times as long as a ham; attention "
-                f"with its scores in memory needs {_range(memory)} times the memory (float32).",
-                "**Scale**: except for all of VOC, these are trainings of 400 to 1,000 steps on some hundred "
-                "photographs. This is too small to show most small effects.",
-            ),
-            start=1,
-        )
-    )
-
-
-def _difference(verdict: Verdict, recipe: str) -> str:
-    """Return the first comparison on a recipe, such as `-3.16 points [-4.85, -1.47], 3 seeds: a loss`."""
-    trial = next(trial for trial in verdict.trials if trial.where.startswith(recipe))
-    finding = trial.findings[0]
-    if finding.interval is None:
-        judgement = "no interval"
-    else:
-        judgement = "a loss" if finding.interval[1] < 0 else "a gain" if finding.interval[0] > 0 else "undecided"
-    steps = trial.where.split(", ")[1]
-    numbers = finding.text.removeprefix(finding.label).strip().replace(" [", " points [", 1)
-    return f"{numbers} ({steps}, {finding.n} seeds), {judgement}"
-
-
-def _range(trial: Trial) -> str:
-    """Return the smallest and largest effect of a trial."""
-    effects = [finding.effect for finding in trial.findings]
-    return f"{min(effects):.1f} to {max(effects):.1f}"
 
 
 def missing_commands(results: Results) -> str:

@@ -66,12 +66,12 @@ def judge_proposition(results: Results, name: str, regime: Regime | None = None)
         scope = f"{REGIMES[regime]} in {len(solves)} of {len(study['rows'])} solves, " if regime else ""
         solves_held = f"holds in {holding} of {len(checked)}{'' if regime else ' solves'}"
         finding = Finding(
-            f"{scope}{solves_held}, never in {failed_cases} of {len(cases)} cases; share",
+            f"{scope}{solves_held}, never in {failed_cases} of {len(cases)} cases; share of solves",
             holding / len(checked),
             interval,
             len(seeds),
             outcome,
-            unit="",
+            unit="share of solves",
             template="{:.2f}",
             limit=1.0,
             short_label="share of solves",
@@ -92,6 +92,8 @@ def proposition_claim(
     test: str,
     regime: Regime | None = None,
     paper: str = "an assumption or a proof, no numbers given",
+    *,
+    ours: bool = False,
 ) -> Claim:
     where = f" where {REGIMES[regime]}" if regime else ""
     return Claim(
@@ -103,6 +105,7 @@ def proposition_claim(
         test=f"{test}, over inputs, hams, temperatures and seeds{where}",
         command=COMMAND,
         judge=partial(judge_proposition, name=name, regime=regime),
+        ours=ours,
     )
 
 
@@ -125,7 +128,8 @@ def proposition_claims(id: str, statement: str, reference: str, name: str, test:
             name,
             test,
             is_no_contraction,
-            paper="not claimed",
+            paper="not examined",
+            ours=True,
         ),
     )
 

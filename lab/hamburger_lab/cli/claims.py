@@ -34,7 +34,8 @@ def claims(
     from hamburger.cli.output import parse_names
     from hamburger.files import check_writable, write_atomically
     from hamburger_lab.claims import Results
-    from hamburger_lab.claims.tables import as_json, count_verdicts, format_effect, format_power, judge_all
+    from hamburger_lab.claims.base import MIN_STEPS
+    from hamburger_lab.claims.tables import as_json, count_by_origin, format_effect, format_power, judge_all
 
     for target in (json, html):
         if target is not None:
@@ -48,9 +49,7 @@ def claims(
         _print_claims(verdicts, parse_names(only))
     else:
         # never wrap names and verdicts: --only needs the full name
-        table = Table(
-            title=f"{len(verdicts)} claims: {count_verdicts(verdicts)}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-        )
+        table = Table(title=count_by_origin(verdicts), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.add_column("claim", no_wrap=True)
         for heading in ("effect", "detectable", "seeds"):
             table.add_column(heading, justify="left" if heading == "effect" else "right")
@@ -59,13 +58,23 @@ def claims(
             seeds = str(verdict.seeds or "")
             outcome = (
                 f"[{COLOURS[verdict.outcome]}]{verdict.outcome}[/]{'*' * verdict.generated}{'†' * verdict.collapsed}"
+                f"{'‡' * verdict.small_scale}"
             )
-            table.add_row(claim.id, format_effect(verdict).replace("[", r"\["), format_power(verdict), seeds, outcome)
+            table.add_row(
+                claim.id + "°" * claim.ours,
+                format_effect(verdict).replace("[", r"\["),
+                format_power(verdict),
+                seeds,
+                outcome,
+            )
         notes = {
+            "effects in points of mIoU unless stated": True,
+            "° our question, not the paper's": any(claim.ours for claim, _ in verdicts),
             "* generated scenes alone": any(verdict.generated for _, verdict in verdicts),
             "† some trainings collapsed": any(verdict.collapsed for _, verdict in verdicts),
+            f"‡ trainings of fewer than {MIN_STEPS:,} steps": any(verdict.small_scale for _, verdict in verdicts),
         }
-        table.caption = "; ".join(note for note, applies in notes.items() if applies) or None
+        table.caption = "\n".join(note for note, applies in notes.items() if applies)
         console.print(table)
         console.print(
             "`ham claims --only ID` shows what was compared, and the command that makes its rows", markup=False

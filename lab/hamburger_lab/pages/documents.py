@@ -15,6 +15,7 @@ from typing import Any
 from hamburger.contexts import contexts, create_context
 from hamburger.files import write_atomically
 from hamburger_lab.bench.footprint import count_params_and_macs
+from hamburger_lab.claims import summary
 from hamburger_lab.claims import tables as claim_tables
 from hamburger_lab.markdown import markdown_table
 from hamburger_lab.pages import (
@@ -124,9 +125,11 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "reproduction": reproduction.overview_table,
     "reproduction-recipes": reproduction.recipe_table,
     "reproduction-systems": reproduction.systems_table,
-    "claims-attention": claim_tables.attention_answer,
-    "claims-topics": claim_tables.topic_counts,
-    "claims-unconfirmed": claim_tables.unconfirmed_table,
+    "claims-attention": summary.attention_answer,
+    "claims-attention-table": summary.attention_table,
+    "claims-topics": summary.topic_counts,
+    "claims-unconfirmed": summary.unconfirmed_table,
+    "readme-claims": summary.readme_claims,
     "propositions": lambda results: study_markdown(results.studies["propositions_cpu"]),
 }
 

@@ -85,8 +85,8 @@ def overview_table(results: Results) -> str:
 
 
 def verdict_counts(results: Results, family: str) -> str:
-    """Return the number of verdicts of each kind, with a link to them."""
-    counts = Counter(claim.judge(results).outcome for claim in CLAIMS if claim.family == family)
+    """Return the number of verdicts of each kind on the paper's claims, with a link to them."""
+    counts = Counter(claim.judge(results).outcome for claim in CLAIMS if claim.family == family and not claim.ours)
     text = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
     return f"[{text}](generated/claims.md#{heading_anchor(FAMILIES[family])})"
 

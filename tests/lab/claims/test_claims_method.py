@@ -55,13 +55,13 @@ def test_collapsed_networks_are_named():
         row["per_class"] = {"ground": 0.7, "cat": 0.5 if whole else 0.09, "dog": None}
     result = judge(beats, x=made)
     assert result.outcome == CONFIRMED and "b predicts one class only with 2 of 3 seeds" in result.here
-    assert "a answers" not in result.here and result.basis == "some trainings collapsed"
+    assert "a answers" not in result.here and result.basis == "some trainings collapsed, small scale"
     made[3]["per_class"]["cat"] = 0.1
     assert "with 1 of 3 seeds" in judge(beats, x=made).here
     sound = judge(beats, x=rows(a=[60, 61, 62], b=[10, 10, 40]))
-    assert "answers" not in sound.here and not sound.basis
+    assert "answers" not in sound.here and sound.basis == "small scale"
     with_scenes = judge(beats, x=made, y=rows("patchwork", a=[60, 61, 62], b=[10, 10, 40]))
-    assert with_scenes.basis == "some trainings collapsed" and not with_scenes.generated
+    assert with_scenes.basis == "some trainings collapsed, small scale" and not with_scenes.generated
 
 
 def test_training_with_other_optimiser_settings_is_not_shared():
@@ -154,7 +154,7 @@ def test_photographs_decide_over_generated_scenes():
     assert both.outcome == CONFIRMED and both.decisive.effect > 0
     assert [trial.decides for trial in both.trials] == [True, False]
     assert judge(beats, scenes=lose).outcome == NOT_CONFIRMED
-    assert (both.basis, judge(beats, scenes=lose).basis) == ("", "generated scenes alone")
+    assert both.basis == "small scale" and judge(beats, scenes=lose).basis == "generated scenes alone, small scale"
 
 
 def test_level_is_corrected_for_several_data_sets():

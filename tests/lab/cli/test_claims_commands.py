@@ -112,4 +112,4 @@ def test_claims_table_never_wraps_names_and_explains_marks(tmp_path):
     marked = {line.split()[0]: "†" in line for line in message.splitlines() if "parts-" in line}
     assert marked["parts-ham"] and not marked["parts-upper"]
     output = CliRunner().invoke(app, ["claims", "--results", str(tmp_path), "--only", "parts-ham"]).stdout
-    assert output.startswith("parts-ham: confirmed (some trainings collapsed)")
+    assert output.startswith("parts-ham: confirmed (some trainings collapsed, small scale)")
