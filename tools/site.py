@@ -42,7 +42,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         return link[1] if target.startswith("..") else link[0]
 
     markdown = re.sub(r"(\]\([^):]+)\.ipynb\)", r"\1.md)", markdown)
-    return LINK.sub(keep_inside, markdown).replace("<details>", '<details markdown="1">')
+    return re.sub(r"<details( open)?>", r'<details markdown="1"\1>', LINK.sub(keep_inside, markdown))
 
 
 class DocstringExamples(griffe.Extension):

@@ -127,22 +127,21 @@ def _range(trials: tuple[Trial, ...]) -> str:
 
 
 def topic_counts(results: Results) -> str:
-    """Return the number of verdicts of each kind by topic, the paper's claims and our questions apart."""
+    """Return the number of verdicts of each kind, the paper's claims and our questions apart; by topic, collapsed."""
     verdicts = judge_all(results)
-    outcomes = [outcome for outcome in OUTCOMES if any(verdict.outcome == outcome for _, verdict in verdicts)]
-
-    def counts(part: ClaimVerdicts) -> str:
-        found = Counter(verdict.outcome for _, verdict in part)
-        return " / ".join(str(found[outcome]) for outcome in outcomes) if part else ""
-
-    lines = []
+    parts = split_by_origin(verdicts)
+    counts = [Counter(verdict.outcome for _, verdict in part) for part in parts]
+    outcomes = [outcome for outcome in OUTCOMES if any(found[outcome] for found in counts)]
+    lines = [[outcome, *(str(found[outcome]) for found in counts)] for outcome in outcomes]
+    lines.append(["**all**", *(f"**{len(part)}**" for part in parts)])
+    table = markdown_table(["verdict", "the paper's claims", "our questions"], lines)
+    topics = []
     for family, title in FAMILIES.items():
-        parts = split_by_origin([pair for pair in verdicts if pair[0].family == family])
-        lines.append([f"[{title}](generated/claims.md#{heading_anchor(title)})", *map(counts, parts)])
-    totals = split_by_origin(verdicts)
-    lines.append(["**all**", *(f"**{counts(part)}**" for part in totals)])
-    header = ["topic", f"the paper's claims: {' / '.join(outcomes)}", "our questions: the same"]
-    return f"{markdown_table(header, lines)}\n\n{caution(verdicts)}"
+        members = split_by_origin([pair for pair in verdicts if pair[0].family == family])
+        link = f"[{title}](generated/claims.md#{heading_anchor(title)})"
+        topics.append([link, *(count_verdicts(part) for part in members)])
+    by_topic = collapsed("By topic", markdown_table(["topic", "the paper's claims", "our questions"], topics))
+    return f"{table}\n\n{caution(verdicts)}\n\n{by_topic}"
 
 
 def caution(verdicts: ClaimVerdicts) -> str:

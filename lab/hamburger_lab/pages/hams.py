@@ -92,11 +92,11 @@ def roofline_table(rows: Sequence[Row]) -> str:
 
 
 STAGE_NAMES = {"bread": "behind a bread"}
-SHOWN_STAGES = ("layer4", "bread")
+SHOWN_STAGE = "bread"
 
 
 def columns_error_table(rows: Sequence[Row]) -> str:
-    """Return the errors by K from both starts: a few stages of the pretrained network, then everything, collapsed."""
+    """Return the errors by K from both starts: one stage of the pretrained network, then everything, collapsed."""
     counts = sorted({row["steps"] for row in rows})
     kinds = dict.fromkeys((row["weights"], row["stage"], row["ham"], row["init"]) for row in rows)
     lines = {}
@@ -107,7 +107,7 @@ def columns_error_table(rows: Sequence[Row]) -> str:
         lines[weights, stage, ham, start] = [ham, where, start, *(errors.get(count, "") for count in counts)]
     first = rows[0]
     header = ["ham", "X of ResNet-50", "start", *(f"K = {count}" for count in counts)]
-    shown = [lines[kind] for kind in kinds if kind[0] == "imagenet" and kind[1] in SHOWN_STAGES]
+    shown = [lines[kind] for kind in kinds if kind[0] == "imagenet" and kind[1] == SHOWN_STAGE]
     note = (
         f"Mean of |X - D C| / |X| over {first['images']} photographs; weights from ImageNet, r = {first['r']}, "
         f"{first['dtype']}, {first['hardware']}, torch {first['torch']}, seed {first['seed']}, "

@@ -1,4 +1,4 @@
-"""Tables of docs/segmentation.md, from rows of `ham compare` and `ham bench network`."""
+"""Tables of docs/segmentation.md and docs/segmentation-short.md, from rows of `ham compare` and `ham bench network`."""
 
 from __future__ import annotations
 

@@ -145,15 +145,16 @@ def refusal_lines(result: dict[str, Any]) -> list[list[str]]:
 
 
 def study_markdown(result: dict[str, Any]) -> str:
-    """Return the protocol and every table of the study as Markdown; all but the verdicts are collapsed."""
+    """Return the protocol and every table of the study as Markdown, each collapsed."""
     protocol, environment = result["protocol"], result["environment"]
     parts = [
         f"Protocol: x {tuple(protocol['shape'])}, rank {protocol['rank']}, {protocol['dtype']}, seeds 0 to "
         f"{protocol['seeds'] - 1}; final K = {protocol['final_steps_nmf']} (NMF), "
         f"{protocol['final_steps_soft']} (VQ, CD); terms of Eq. 12 at K = {protocol['term_steps']}. "
         f"torch {environment['torch']}, {environment['hardware']}. Cells: mean [min, max] over seeds.",
-        "### Verdicts: seeds where the claim holds / seeds to which it applies",
-        markdown_table(*verdict_table(result)),
+        collapsed(
+            "Verdicts: seeds where the claim holds / seeds to which it applies", markdown_table(*verdict_table(result))
+        ),
     ]
     for title, columns in TABLES.items():
         present = [column for column in columns if column in result["rows"][0]]

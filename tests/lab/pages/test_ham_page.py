@@ -43,13 +43,13 @@ def test_columns_tables_compare_both_starts():
         | sizes
         | common
         for weights in ("imagenet", "random")
-        for stage in ("layer1", "layer4")
+        for stage in ("layer1", "bread")
         for start, count, error in (("random", 2, 0.8), ("random", 6, 0.7), ("columns", 2, 0.6))
     ]
     text = ham_page.columns_error_table(rows)
-    assert "| nmf | layer4 (1024 x 1,936) | random | 0.800 | 0.700 |\n" in text
-    assert "| nmf | layer4 (1024 x 1,936) | columns | 0.600 |  |\n" in text
-    assert text.index("layer4") < text.index("All 12 errors") < text.index("layer1")
+    assert "| nmf | behind a bread (1024 x 1,936) | random | 0.800 | 0.700 |\n" in text
+    assert "| nmf | behind a bread (1024 x 1,936) | columns | 0.600 |  |\n" in text
+    assert text.index("behind a bread") < text.index("All 12 errors") < text.index("layer1")
     timed = [
         {"ham": "vq", "init": start, "steps": count, "n": 1024, "ms": ms, "ms_iqr": 0.5, "c": 512, "repeats": 9}
         | common
