@@ -183,5 +183,5 @@ def test_a_name_that_needs_an_extra_says_how_to_install_it():
     script = "import sys; sys.modules['numpy'] = None\nimport hamburger as hb\nhb.load"
     ended = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=120)
     assert ended.stderr.splitlines()[-1].startswith(
-        "ImportError: hamburger.load needs numpy; run pip install '.[train]'"
+        "ImportError: hamburger.load needs numpy; run pip install 'hamburger[train]', in a clone"
     )

@@ -102,7 +102,7 @@ def name_lab_package(what: str) -> str:
 
 def install_extra(extra: str) -> str:
     """Return the command that installs an extra of this package."""
-    return f"run pip install '.[{extra}]' in your clone of hamburger"
+    return f"run pip install 'hamburger[{extra}]', in a clone pip install -e '.[{extra}]'"
 
 
 _brief = reprlib.Repr()

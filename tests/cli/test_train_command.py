@@ -70,4 +70,4 @@ def test_errors_are_one_line(ham, tmp_path, words, complaint):
 def test_a_missing_extra_is_named(ham, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     status, _, err = ham("train", "patchwork", "--run", tmp_path, *SET)
-    assert status == 2 and "run pip install '.[train]' in your clone of hamburger" in err
+    assert status == 2 and "run pip install 'hamburger[train]', in a clone pip install -e '.[train]'" in err

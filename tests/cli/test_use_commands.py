@@ -212,7 +212,7 @@ def test_app_without_gradio_names_the_extra(ham, run_folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.delitem(sys.modules, "hamburger.app.page", raising=False)
     status, out, err = ham("app", run_folder)
-    assert (status, out) == (2, "") and "needs gradio; run pip install '.[app]'" in err
+    assert (status, out) == (2, "") and "needs gradio; run pip install 'hamburger[app]', in a clone" in err
 
 
 def test_predict_exactly(run_folder, tmp_path):
