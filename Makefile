@@ -13,7 +13,7 @@ PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist workste
 INTERPRETED = TRITON_INTERPRET=1 $(PYTEST) # a session of its own: Triton reads the variable when it is imported
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock lint test test-kernels test-all test-app soak fuzz check demo bench pages notebooks docs dist clean
+.PHONY: help setup lock lint test test-kernels test-all test-app test-examples soak fuzz check demo bench pages notebooks docs dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ test-app: setup ## test `ham app` in a browser; installs Gradio, and Chromium wh
 	$(BIN)/python -m pip install --quiet -r requirements/app.txt
 	command -v chromium >/dev/null || apt-get install --yes --quiet chromium || echo "no chromium: the browser tests are skipped"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/app
+
+test-examples: setup ## run the scripts of examples/ and the tests against other libraries; installs these libraries
+	$(BIN)/python -m pip install --quiet -r requirements/examples.txt
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs tests/test_examples.py tests/frameworks
 
 soak: setup ## kill training runs 1,000 times and compare how they end (hours)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py

@@ -6,6 +6,7 @@ import html
 import importlib.util
 import inspect
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,8 @@ def test_page_begins_with_what_it_is_for(page):
     assert first.startswith("After this page you")
 
 
+PHONE = 390  # pixels
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 MOST_WORDS, MOST_WORDS_WITH_CODE = 820, 900  # of a page, of a notebook
 
 
@@ -92,21 +95,54 @@ def test_page_fits_about_two_screens(page):
     assert len(shown.split()) < (MOST_WORDS_WITH_CODE if notebook else MOST_WORDS)
 
 
-@pytest.mark.full
-def test_site_builds(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Build the site, and return its folder."""
     for package in ("material", "mkdocstrings"):
         if importlib.util.find_spec(package) is None:
             pytest.skip("mkdocs is not installed; pip install -r requirements/docs.txt")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
+    folder = tmp_path_factory.mktemp("built") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
-    pages = "".join(page.read_text() for page in (tmp_path / "site/reference").glob("*.html"))
+    return folder
+
+
+@pytest.mark.full
+def test_site_has_the_reference_and_works_offline(site):
+    pages = "".join(page.read_text() for page in (site / "reference").glob("*.html"))
     shown = " ".join(html.unescape(re.sub(r"<[^>]+>", "", pages)).split())
     for name in set(hb.__all__) - {"errors"}:  # a name shared with a module must not show the module
         lead = re.split("\n\n|   ", inspect.getdoc(getattr(hb, name)))[0].replace("`", "")
         assert " ".join(lead.split()) in shown, name
     assert not re.search("as_ham|with_authors_version|restore_attention", shown)  # helpers in these modules
-    page = (tmp_path / "site/reference/layers.html").read_text()
+    page = (site / "reference/layers.html").read_text()
     assert "hamburger.Hamburger" in page and "&gt;&gt;&gt;" not in page
     scripts = re.findall(r'<(?:script|link)[^>]+(?:src|href)="(https?:[^"]+)"', page)
     assert [address for address in scripts if "canonical" not in address] == []  # works offline
+
+
+@pytest.mark.full
+@pytest.mark.skipif(
+    importlib.util.find_spec("playwright") is None or CHROMIUM is None,
+    reason="Playwright or Chromium is not installed; make test-app",
+)
+def test_no_page_is_wider_than_a_phone(site):
+    """Pages with the widest tables, code and signatures, everything unfolded."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": PHONE, "height": 844})
+        for name in (
+            "claims",
+            "generated/claims",
+            "table3",
+            "design/block",
+            "tutorials/look-inside",
+            "reference/layers",
+        ):
+            tab.goto((site / f"{name}.html").as_uri())
+            tab.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+            assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE, name
+        browser.close()

@@ -10,7 +10,7 @@ from hamburger_lab.rows import Results
 
 CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_RUN = "confirmed", "not confirmed", "inconclusive", "not run"
 MAX_LISTED = 4  # longest list of comparisons that a line writes out
-MIN_STEPS = 10_000  # shorter trainings are small-scale; the paper's have 30,000 steps
+MIN_STEPS = 10_000  # shorter trainings are small-scale; the paper's have 30,000 steps or more
 OUTCOMES = (CONFIRMED, NOT_CONFIRMED, INCONCLUSIVE, NOT_RUN)
 
 

@@ -104,7 +104,7 @@ def _describe_difference(trial: Trial, rival: str) -> str:
     if finding.interval is None:
         certainty = "too few for an interval"
     else:
-        certainty = "95 % interval {:+.2f} to {:+.2f}".format(*finding.interval)
+        certainty = "95 % interval of the difference {:+.2f} to {:+.2f}".format(*finding.interval)
     side = "ahead of" if finding.effect > 0 else "behind"
     return (
         f"on {_data(trial)} NMF is {abs(finding.effect):.2f} points of mIoU {side} {rival} ({trial.steps:,} steps, "

@@ -120,7 +120,7 @@ def count_by_origin(verdicts: ClaimVerdicts) -> str:
 
 EFFECT_HEADER = "effect (points of mIoU unless stated)"
 SMALL_SCALE_NOTE = (
-    f"Small scale: the comparison is of trainings of fewer than {MIN_STEPS:,} steps; the paper's have 30,000."
+    f"Small scale: the comparison is of trainings of fewer than {MIN_STEPS:,} steps; the paper's have 30,000 or more."
 )
 
 
