@@ -100,8 +100,15 @@ def summary_table(verdicts: ClaimVerdicts) -> Markup:
     """All verdicts in one table, topic by topic."""
     rows: list[list[CellText]] = [
         [
-            Markup(f'<a href="#{claim.id}">{claim.id}</a><br><span>{text(claim.statement)}</span>'),
-            Markup(f'<span class="whole">{badge(verdict.outcome)}{"<br>" * bool(verdict.basis)}{verdict.basis}</span>'),
+            Markup(
+                f'<a href="#{claim.id}">{claim.id}</a>{" (our question)" * claim.ours}<br>'
+                f"<span>{text(claim.statement)}</span>"
+            ),
+            Markup(
+                '<span class="whole">'
+                + "<br>".join([badge(verdict.outcome), *filter(None, verdict.basis.split(", "))])
+                + "</span>"
+            ),
             effect_cell(verdict),
             format_power(verdict),
             str(verdict.seeds or ""),

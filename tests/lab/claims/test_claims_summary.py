@@ -69,6 +69,13 @@ def test_paper_and_ours_have_totals_of_their_own(committed):
     assert f"[{paper} claims of the paper]" in readme_claims(committed)
 
 
+def test_html_page_marks_our_questions_and_short_trainings(text):
+    table = text.partition('id="summary"')[2].partition("</table>")[0]
+    assert table.count("(our question)") == sum(claim.ours for claim in CLAIMS)
+    row = table.partition('href="#gradient-vq"')[2].partition("</tr>")[0]
+    assert "some trainings collapsed<br>small scale" in row
+
+
 def test_contradicted_claims_are_all_listed_once_and_the_accuracy_is_shown(committed):
     text = unconfirmed_table(committed)
     theirs, ours = split_by_origin([pair for pair in judge_all(committed) if pair[1].outcome == NOT_CONFIRMED])
