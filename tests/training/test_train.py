@@ -424,7 +424,7 @@ def test_start_loads_the_weights_of_another_run(finished, tmp_path):
     recipe = small(f"start={finished[0]}", "optim.lr=1e-12", "steps=3", "optim.warmup=0", "bn_momentum=1e-9")
     result = train(recipe, run, accelerator="cpu")
     assert result.values["miou"] == pytest.approx(finished[2].values["best_miou"], abs=1e-3)
-    with pytest.raises(InputError, match="there is no /nowhere"):
+    with pytest.raises(InputError, match="got start=/nowhere"):
         train(small("start=/nowhere"), tmp_path / "b", accelerator="cpu")
     with pytest.raises(CheckpointError, match="do not fit the recipe's network"):
         train(
