@@ -144,7 +144,7 @@ def run_measured_grid(
     for cell in waiting:
         if finished(cell, out):
             measure_cell(cell)
-    with grid_progress(len(waiting)) as progress:
+    with grid_progress() as progress:
         run_grid(waiting, out, data=data, jobs=jobs, progress=progress, done=measure_cell, call="gan grid")
     # samples of the first seed; a run whose row was already in the file may have no weights here
     first = [cell for cell in planned if cell.seed == planned[0].seed and (out / cell.name / GENERATOR).is_file()]

@@ -11,6 +11,7 @@ import small_run
 from rich.console import Console
 
 import hamburger as hb
+from hamburger.cli.output import grid_progress
 from hamburger.tasks import tasks
 from hamburger.training import display
 from hamburger.training.display import TrainingDisplay, progress_bar
@@ -70,6 +71,33 @@ def test_a_bar_of_files_fits_80_columns_and_shows_rate_and_remaining_time(monkey
     lines = CODES.sub("", capsys.readouterr().err)
     last = lines[lines.rindex("a-name-of-24") :]
     assert re.search(r" 10/1000 [1-9]\d\.\d/s 0:00:00 left 0:00:\d\d", last) and len(last.rstrip()) <= 80, last
+
+
+def test_the_bar_of_a_grid_fits_80_columns_and_shows_rate_and_remaining_time(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    now = 0.0
+    monkeypatch.setattr("rich.console.monotonic", lambda: now)
+    with grid_progress() as update:
+        for k in range(10):
+            update(1_000_000 + 20 * k, 3_600_000, "114 of 120 runs")
+            now += 60  # the rate of slow runs is known too
+    lines = CODES.sub("", capsys.readouterr().err).replace("\r", "\n").splitlines()
+    last = next(line for line in reversed(lines) if "runs" in line)
+    assert re.search(
+        r"114 of 120 runs \S+ 1000180/3600000 3\.0 s each \d:\d\d:\d\d left [\d :a-z,]+$", last.rstrip()
+    ), last
+    assert len(last.rstrip()) <= 80
+
+
+def test_without_a_terminal_a_bar_prints_a_line_now_and_then(monkeypatch, capsys):
+    seconds = iter([0.0, 10.0, 29.0, 31.0, 31.0, 40.0, 62.0, 62.0])
+    monkeypatch.setattr(display.time, "monotonic", lambda: next(seconds))
+    with progress_bar("reading\x1b", 5) as update:
+        for _ in range(5):
+            update(advance=1)
+    first, second = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"reading\\x1b 3/5 \d+\.\d/s 0:00:00 left 0:00:\d\d", first) and " 5/5 " in second
 
 
 def test_names_of_files_are_shown_as_they_are(monkeypatch, capsys):

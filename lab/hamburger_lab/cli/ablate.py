@@ -66,7 +66,7 @@ def ablate(
         check_writable(path)
     ablation_plan.begin()
     queue = ablation_plan.queue
-    with grid_progress(len(queue)) as progress:
+    with grid_progress() as progress:
         run_grid(queue, out, data=data, jobs=jobs, progress=progress, done=ablation_plan.write_finished, call="ablate")
     for grid, rows in zip(parse_names(name), ablation_plan.rows(), strict=True):
         Console().print(table(rows))

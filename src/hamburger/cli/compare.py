@@ -109,7 +109,7 @@ def run_and_show_grid(
             write_json_lines(json, rows(grid, out))
 
     failure = None
-    with grid_progress(len(grid)) as progress:
+    with grid_progress() as progress:
         try:
             run_grid(grid, out, data=data, jobs=jobs, progress=progress, done=lambda _: save_rows(), call=call)
         except GridError as failed:  # show the finished runs first

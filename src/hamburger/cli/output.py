@@ -75,12 +75,10 @@ def parse_options(texts: Sequence[str] | None) -> dict[str, Any]:
 
 
 @contextmanager
-def grid_progress(runs: int) -> Iterator[Callable[[int, dict[str, int]], object]]:
-    """A progress bar: finished runs, and the step of each running one."""
-    with progress_bar("starting", runs) as update:
-        yield lambda done, steps: update(
-            completed=done, description=", ".join(f"{name} step {step}" for name, step in steps.items()) or "runs"
-        )
+def grid_progress() -> Iterator[Callable[[int, int, str], object]]:
+    """A progress bar over the steps of all runs of a grid, for `run_grid`."""
+    with progress_bar("starting") as update:
+        yield lambda made, steps, runs: update(completed=made, total=steps, description=runs)
 
 
 def print_note(text: str) -> None:

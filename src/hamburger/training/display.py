@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BAR_WIDTH = 12  # so that bar, counts, rate and remaining time fit 80 columns
+RATE_SECONDS = 3600  # over which the rate is averaged: the steps of slow work are far apart
+LINE_SECONDS = 30  # between lines where a bar cannot be redrawn
 
 
 def shows_bars(console: Console) -> bool:
@@ -34,8 +36,11 @@ def shows_bars(console: Console) -> bool:
 
 
 @contextmanager
-def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """A bar with rate and remaining time; yields a function: `advance`, `completed`, `total` and `description`."""
+def progress_bar(what: str, total: int | None = None, *, auto_refresh: bool = True) -> Iterator[Callable[..., None]]:
+    """A bar with rate and remaining time; yields a function: `advance`, `completed`, `total` and `description`.
+
+    Where a bar cannot be redrawn, such as in a file, a line is printed every 30 seconds instead.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -55,19 +60,43 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., 
             return Text("" if rate is None else f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each")
 
     console = Console(stderr=True)
+    name = TextColumn("{task.description}", markup=False)  # it may be a file name
+    numbers = (MofNCompleteColumn(), RateColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     bar = Progress(
-        TextColumn("{task.description}", markup=False),  # it may be a file name
-        BarColumn(BAR_WIDTH),
-        MofNCompleteColumn(),
-        RateColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        *(name, BarColumn(BAR_WIDTH), *numbers),
         console=console,
         transient=True,
+        auto_refresh=auto_refresh,
+        speed_estimate_period=RATE_SECONDS,
     )
-    with bar if shows_bars(console) else nullcontext():  # elsewhere, stopping a bar prints an empty line
-        yield partial(bar.update, bar.add_task(what, total=total))
+    task = bar.add_task(what, total=total)
+    if shows_bars(console):
+        with bar:
+            yield partial(bar.update, task)
+        return
+    line_is_due = every_seconds(LINE_SECONDS)
+
+    def update(**changes: Any) -> None:
+        bar.update(task, **changes)
+        if line_is_due():
+            words = [str(column.render(bar.tasks[0])) for column in (name, *numbers)]
+            console.print(printable(" ".join(filter(None, words))), markup=False, highlight=False, soft_wrap=True)
+
+    yield update
+
+
+def every_seconds(seconds: float) -> Callable[[], bool]:
+    """A function that returns whether so many seconds have passed since it last returned True, or since this call."""
+    last = time.monotonic()
+
+    def is_due() -> bool:
+        nonlocal last
+        if time.monotonic() - last < seconds:
+            return False
+        last = time.monotonic()
+        return True
+
+    return is_due
 
 
 @contextmanager
