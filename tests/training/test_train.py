@@ -21,7 +21,7 @@ from hamburger.segmentation.data.batches import SegmentationBatches
 from hamburger.segmentation.task import SEGMENTATION, SegmentationTask
 from hamburger.tasks import find_training, train
 from hamburger.training import checkpoint, run_folder
-from hamburger.training.metrics_log import CheckpointSaved, Note, RunStarted, ScoresEvaluated, StepLogged
+from hamburger.training.metrics_log import CheckpointSaved, CheckProgress, Note, RunStarted, ScoresEvaluated, StepLogged
 from hamburger.training.trainer import Trainer
 
 
@@ -46,7 +46,8 @@ def test_run_folder_has_the_documented_files(finished):
     assert [row["step"] for row in rows(run) if "loss" in row] == [5, 10, 12]
     assert [row["step"] for row in rows(run) if "miou" in row] == [6, 12]
     assert [event.step for event in events if isinstance(event, CheckpointSaved)] == [4, 6, 8, 12]
-    assert isinstance(events[0], RunStarted)
+    check = [CheckProgress(done, 48) for done in (*range(49), 48)]
+    assert events[: len(check)] == check and isinstance(events[len(check)], RunStarted)
     assert {StepLogged, ScoresEvaluated} <= {type(event) for event in events}
     assert not list(run.glob("**/*tensorboard*"))
 

@@ -35,7 +35,7 @@ def ablate(
     """Train and evaluate every cell with every seed; skip finished runs and resume interrupted ones."""
     from rich.console import Console
 
-    from hamburger.cli.output import grid_progress, parse_ints, parse_names
+    from hamburger.cli.output import parse_ints, parse_names, phase_progress
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
     from hamburger.tasks.sweep import run_grid
@@ -66,7 +66,7 @@ def ablate(
         check_writable(path)
     ablation_plan.begin()
     queue = ablation_plan.queue
-    with grid_progress() as progress:
+    with phase_progress() as progress:
         run_grid(queue, out, data=data, jobs=jobs, progress=progress, done=ablation_plan.write_finished, call="ablate")
     for grid, rows in zip(parse_names(name), ablation_plan.rows(), strict=True):
         Console().print(table(rows))

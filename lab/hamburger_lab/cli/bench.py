@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from hamburger.cli.output import parse_ints, parse_names
+from hamburger.cli.output import parse_ints, parse_names, progress_bar
 from hamburger.errors import OptionError
 
 Report = Callable[[str], object]  # called with what is measured next
@@ -302,17 +302,13 @@ def collect_rows(
     measure: Callable[[Report], Iterable[Any]], total: int, save: Callable[[list[Any]], object]
 ) -> list[Any]:
     """Measure with a progress bar of `total` reports; save after every row, so that an interrupted run keeps them."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from hamburger_lab.bench.common import WrongResultError
 
     rows: list[Any] = []
     # refresh between reports only: a refreshing thread would disturb the timing
-    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("measuring", total=total)
+    with progress_bar("measuring", total, auto_refresh=False) as update:
         try:
-            for row in measure(lambda what: bar.update(task, description=what, advance=1, refresh=True)):
+            for row in measure(lambda what: update(description=what, advance=1, refresh=True)):
                 rows.append(row)
                 save(rows)
         except WrongResultError as refusal:

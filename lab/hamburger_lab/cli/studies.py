@@ -23,9 +23,9 @@ def propositions(
     """Measure the assumptions of section 2.3 on small solves; write a table, a JSON file and a figure."""
     import torch
     from rich.console import Console
-    from rich.progress import Progress
     from rich.table import Table
 
+    from hamburger.cli.output import progress_bar
     from hamburger.files import write_atomically
     from hamburger_lab.propositions.figure import draw_study
     from hamburger_lab.propositions.report import verdict_table
@@ -40,9 +40,8 @@ def propositions(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the matrices are too small to share among cores
     try:
-        with Progress(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("solves", total=None)
-            result = run_study(protocol, lambda done, total: bar.update(task, completed=done, total=total))
+        with progress_bar("solves") as update:
+            result = run_study(protocol, lambda done, total: update(completed=done, total=total))
     finally:
         torch.set_num_threads(threads)
 

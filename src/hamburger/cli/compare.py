@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hamburger.cli.output import DataFolder, Device, Jobs, Seeds, Settings, grid_progress, parse_ints, parse_names
+from hamburger.cli.output import DataFolder, Device, Jobs, Seeds, Settings, parse_ints, parse_names, phase_progress
 from hamburger.errors import show
 from hamburger.files import is_number, write_json_lines
 from hamburger.tasks import task_of
@@ -82,7 +82,8 @@ def report(
     """Compare training runs on one page: scores over seeds, curves, predictions, atoms, spectra."""
     from hamburger.report.page import write_report
 
-    write_report(runs, out, data, device=device)
+    with phase_progress() as progress:
+        write_report(runs, out, data, device=device, progress=progress)
     typer.echo(f"wrote {out}")
 
 
@@ -109,7 +110,7 @@ def run_and_show_grid(
             write_json_lines(json, rows(grid, out))
 
     failure = None
-    with grid_progress() as progress:
+    with phase_progress() as progress:
         try:
             run_grid(grid, out, data=data, jobs=jobs, progress=progress, done=lambda _: save_rows(), call=call)
         except GridError as failed:  # show the finished runs first
@@ -123,9 +124,9 @@ def run_and_show_grid(
     if report and finished_rows:
         from hamburger.report.page import write_report
 
-        page = write_report(
-            [out / cell.name for cell in grid if finished(cell, out)], out / "report.html", data, intro=intro
-        )
+        folders = [out / cell.name for cell in grid if finished(cell, out)]
+        with phase_progress() as progress:
+            page = write_report(folders, out / "report.html", data, intro=intro, progress=progress)
         typer.echo(f"wrote {page}")
     if failure is not None:
         raise failure

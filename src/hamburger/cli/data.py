@@ -89,10 +89,12 @@ def _check_scenes(name: str, split: str, data: Path | None, options: dict[str, A
     from hamburger.segmentation.data.checks import format_sizes
 
     scenes = create_detection_set(name, split, data, **options)
-    objects, sizes = scenes.count()
+    with progress_bar(f"reading {split}", len(scenes)) as update:
+        objects, sizes = scenes.count(lambda: update(advance=1))
+        problems = scenes.problems(lambda: update(advance=1))
     listed = ", ".join(f"{printable(each)} {objects[label]:,}" for label, each in enumerate(scenes.classes))
     heading = f"{name}, {split}: {len(scenes):,} images, {format_sizes(sizes)}"
-    return scenes, [f"{heading}, {objects.total():,} objects: {listed}"], scenes.problems()
+    return scenes, [f"{heading}, {objects.total():,} objects: {listed}"], problems
 
 
 def _check_pairs(name: str, split: str, data: Path | None, options: dict[str, Any]) -> CheckedSplit:
@@ -100,7 +102,8 @@ def _check_pairs(name: str, split: str, data: Path | None, options: dict[str, An
     from hamburger.stereo.data import create_stereo_set, inspect_stereo
 
     pairs = create_stereo_set(name, split, data, **options)
-    findings = inspect_stereo(pairs)
+    with progress_bar(f"reading {split}", len(pairs)) as update:
+        findings = inspect_stereo(pairs, lambda: update(advance=1))
     heading = f"{name}, {split}: {len(pairs):,} pairs, {format_sizes(findings.sizes)}"
     known = f"disparities up to {findings.largest:g} px, known in {findings.known:.2%} of the pixels"
     return pairs, [f"{heading}, {known}"], findings.problems

@@ -75,10 +75,10 @@ def parse_options(texts: Sequence[str] | None) -> dict[str, Any]:
 
 
 @contextmanager
-def grid_progress() -> Iterator[Callable[[int, int, str], object]]:
-    """A progress bar over the steps of all runs of a grid, for `run_grid`."""
+def phase_progress() -> Iterator[Callable[[int, int, str], object]]:
+    """A progress bar that also shows what is done: `progress(done, total, what)` of `run_grid` and `write_report`."""
     with progress_bar("starting") as update:
-        yield lambda made, steps, runs: update(completed=made, total=steps, description=runs)
+        yield lambda done, total, what: update(completed=done, total=total, description=what)
 
 
 def print_note(text: str) -> None:

@@ -25,7 +25,7 @@ from hamburger.segmentation.losses import IGNORE
 from hamburger.segmentation.model import Segmenter, create_model, describe_network, load_weights, models
 from hamburger.segmentation.predict import SegmentationPredictor, SegmentationVisualizer
 from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
-from hamburger.training.datasets import check_each
+from hamburger.training.datasets import Progress, check_each
 from hamburger.training.loader import batch_options, to_layout
 from hamburger.training.run_folder import BEST
 from hamburger.training.supervised import Splits, describe_data
@@ -83,12 +83,18 @@ class SegmentationTask(Task[SegmentationRecipe]):
     # -- training ------------------------------------------------------------------------------------------------
 
     def open(
-        self, recipe: SegmentationRecipe, root: Path | None, *, check: bool, note: Callable[[str], object]
+        self,
+        recipe: SegmentationRecipe,
+        root: Path | None,
+        *,
+        check: bool,
+        note: Callable[[str], object],
+        progress: Progress = lambda done, total: None,
     ) -> SegmentationSplits:
         splits = Splits.create(recipe.data, root, create_dataset)
         if check:
             find_start(recipe)  # reading the data may take minutes
-            for findings in check_each(splits, check_dataset):
+            for findings in check_each(splits, check_dataset, progress):
                 for line in findings.notes:
                     note(line)
         return splits

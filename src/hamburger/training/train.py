@@ -13,7 +13,7 @@ import torch.distributed
 from hamburger import distributed
 from hamburger.errors import OptionError, TrainingError, check_path
 from hamburger.training.accelerator import Accelerator, is_rank_zero
-from hamburger.training.metrics_log import Listener, Note, RunStarted
+from hamburger.training.metrics_log import CheckProgress, Listener, Note, RunStarted
 from hamburger.training.recipe import SupervisedTraining, Training, find_recipes, read_device
 from hamburger.training.run_folder import Result, RunFolder, measurements
 from hamburger.training.run_lifecycle import DISK_FULL, Run, StopSignal, describe_full_disk
@@ -60,7 +60,13 @@ def train(
             check_path("train", "data", data)
         root = None if data is None else Path(data)
         new = is_rank_zero() and not resume  # reading millions of files takes minutes: once per run
-        opened = task.open(recipe, root, check=new, note=lambda text: listen(Note(text)))
+        opened = task.open(
+            recipe,
+            root,
+            check=new,
+            note=lambda text: listen(Note(text)),
+            progress=lambda done, total: listen(CheckProgress(done, total)),
+        )
         hardware.launch(fixed_batch_size=task.fixed_batch_size)
         with hardware.rank_zero_first():  # pretrained weights are downloaded once for all processes
             torch.manual_seed(recipe.seed)
