@@ -35,7 +35,7 @@ def ablate(
     """Train and evaluate every cell with every seed; skip finished runs and resume interrupted ones."""
     from rich.console import Console
 
-    from hamburger.cli.output import parse_ints, parse_names, phase_progress
+    from hamburger.cli.output import parse_ints, parse_names, phase_progress, suggest
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
     from hamburger.tasks.sweep import run_grid
@@ -72,6 +72,9 @@ def ablate(
         Console().print(table(rows))
         if grid in tables:
             write_csv(tables[grid], rows)
+            typer.echo(f"wrote {tables[grid]}")
+    typer.echo(f"runs and logs in {out}" if json is None else f"runs and logs in {out}, rows in {json}")
+    suggest(f"ham report {out}")
 
 
 def table(rows: list[dict[str, Any]]) -> Table:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from hamburger.cli.output import parse_ints, parse_names, progress_bar
+from hamburger.cli.output import parse_ints, parse_names, progress_bar, suggest
 from hamburger.errors import OptionError
 
 Report = Callable[[str], object]  # called with what is measured next
@@ -296,6 +296,16 @@ def run_benchmark(name: str, values: dict[str, Any], json: Path | None) -> None:
     rows = collect_rows(lambda report: benchmark.measure(plan, report), getattr(plan, benchmark.total), save)
     for table in benchmark.tables:
         Console().print(_import_object(table)(rows))
+    _name_rows(f"ham bench {name}", json)
+
+
+def _name_rows(command: str, json: Path | None) -> None:
+    """Print the path of the rows, or how to keep them."""
+    if json is None:
+        suggest(f"{command} --json rows.jsonl (keeps the rows)")
+    else:
+        typer.echo(f"wrote {json}")
+        suggest("ham claims")
 
 
 def collect_rows(
@@ -415,3 +425,7 @@ def table3(
         for name, dtype_rows in by_dtype.items():
             path = plot.with_stem(f"{plot.stem}_{name}") if len(by_dtype) > 1 else plot
             draw_table3([asdict(row) for row in dtype_rows], path)
+            typer.echo(f"wrote {path}")
+    if csv is not None:
+        typer.echo(f"wrote {csv}")
+    _name_rows("ham bench table3", json)

@@ -9,11 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hamburger.cli.output import DataFolder, Device, Jobs, Seeds, Settings, parse_ints, parse_names, phase_progress
+from hamburger.cli.output import (
+    DataFolder,
+    Device,
+    Jobs,
+    Seeds,
+    Settings,
+    parse_ints,
+    parse_names,
+    phase_progress,
+    suggest,
+)
 from hamburger.errors import show
 from hamburger.files import is_number, write_json_lines
 from hamburger.tasks import task_of
 from hamburger.tasks.sweep import Cell, GridError, cells, finished, rows, run_grid, variants
+from hamburger.training.run_folder import BEST
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,6 +56,7 @@ def compare(
     seed_list = parse_ints(seeds, "compare", "seeds")
     grid: list[Cell] = cells(recipe, variants(parse_names(contexts)), seed_list, settings or ())
     run_and_show_grid(grid, out, data=data, jobs=jobs, report=report, json=json)
+    suggest(f"ham predict {out / grid[-1].name} IMAGE... --out predictions")
 
 
 def demo(
@@ -71,6 +83,7 @@ def demo(
     seed_list = parse_ints(seeds, "demo", "seeds")
     grid: list[Cell] = cells(recipe, variants(parse_names(contexts), call="demo"), seed_list, settings, call="demo")
     run_and_show_grid(grid, out, jobs=jobs, call="demo", intro=intro)
+    suggest("ham train folder-cpu --run runs/mine --data DIR (your own photos)")
 
 
 def report(
@@ -85,6 +98,9 @@ def report(
     with phase_progress() as progress:
         write_report(runs, out, data, device=device, progress=progress)
     typer.echo(f"wrote {out}")
+    weights = (path for run in runs for path in (run / BEST, *sorted(run.glob(f"*/{BEST}"))) if path.exists())
+    trained = next((path.parent for path in weights), "RUN")
+    suggest(f"ham predict {trained} IMAGE... --out predictions")
 
 
 def run_and_show_grid(
@@ -116,6 +132,8 @@ def run_and_show_grid(
         except GridError as failed:  # show the finished runs first
             failure = failed
     save_rows()
+    if json is not None:
+        typer.echo(f"wrote {json}")
     finished_rows = rows(grid, out, task_of(grid[0].resolved()))
     if finished_rows:
         Console().print(comparison_table(finished_rows))
