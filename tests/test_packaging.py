@@ -42,8 +42,8 @@ def test_minimum_versions_are_the_lower_bounds():
 def test_the_lock_satisfies_the_ranges_and_has_a_hash_for_every_package():
     lock = (ROOT / "requirements" / "lock.txt").read_text()
     versions = pinned("lock.txt")
-    # not locked: app, which `make test-app` installs, and frameworks, which no target installs
-    locked = declared(without={"app", "huggingface", "smp"})
+    # not locked: app, which `make test-app` installs, and notebook and frameworks, which no target installs
+    locked = declared(without={"app", "notebook", "huggingface", "smp"})
     assert not [name for name, range_ in locked.items() if versions[name] not in range_]
     assert {"hatchling", "editables"} <= set(versions)  # builds the package itself
     lines = [line for line in lock.splitlines() if not line.startswith("    --hash=sha256:")]

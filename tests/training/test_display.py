@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import small_run
@@ -153,6 +154,55 @@ def test_names_of_files_are_shown_as_they_are(monkeypatch, capsys):
         update(advance=1, description="a[/bold].png")
     assert "a[/bold].png" in capsys.readouterr().err
     assert r"\x1b]0;title\x07" in on_terminal(Note("\x1b]0;title\x07"))
+
+
+@pytest.fixture
+def jupyter(monkeypatch):
+    """What IPython displays; IPython is a stand-in, and ipywidgets is missing."""
+    shown = []
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=shown.append))
+    monkeypatch.setattr(display, "find_spec", lambda name: None)
+    return shown
+
+
+def test_without_ipywidgets_a_notebook_shows_lines(jupyter):
+    with TrainingDisplay(Console(force_jupyter=True)) as show:
+        for event in (START, STEP):
+            show(event)
+    lines = [each.text.strip() for each in jupyter]
+    assert len(lines) == 2 and lines[1].startswith("step 11250 of 22500: loss 0.4321, ")
+
+
+def test_with_ipywidgets_a_notebook_shows_a_bar(jupyter, monkeypatch):
+    drawn = []
+
+    class Output:
+        """A widget that is replaced with what is displayed inside `with`."""
+
+        def __enter__(self):
+            self.before = len(jupyter)
+
+        def __exit__(self, *_):
+            drawn.extend(jupyter[self.before :])
+
+        def clear_output(self, wait):
+            pass
+
+        def close(self):
+            drawn.append("closed")
+
+    monkeypatch.setitem(sys.modules, "ipywidgets", SimpleNamespace(Output=Output))
+    monkeypatch.setattr(display, "find_spec", lambda name: name == "ipywidgets" or None)
+    with TrainingDisplay(Console(force_jupyter=True)) as show:
+        for event in (START, STEP):
+            show(event)
+        show.bar.refresh()
+    last = CODES.sub("", drawn[-2].text)
+    assert drawn[-1] == "closed" and re.match(
+        "training ━.* 11250/22500 loss 0.4321, 1043.2 images/s, 5:33:19 left", last
+    )
+    assert not any(each.text.startswith("step ") for each in jupyter if hasattr(each, "text"))
 
 
 def test_hb_train_shows_a_bar_on_a_terminal_and_nothing_in_a_file(monkeypatch, tmp_path, capsys):
