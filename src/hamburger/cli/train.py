@@ -23,6 +23,9 @@ def train(
     settings: Settings = None,
     devices: Devices = 1,
     accelerator: Device = "auto",
+    strategy: Annotated[
+        str, typer.Option(help="of several processes: ddp, or fsdp, which shards parameters and optimizer state")
+    ] = "ddp",
     resume: Resume = False,
     light: Annotated[bool, typer.Option("--light", help="delete the checkpoint when the run finishes")] = False,
     profile: Annotated[
@@ -36,7 +39,11 @@ def train(
 
     resolved = apply(find_training(recipe), settings or ())
     resolved = resolved if seed is None else replace(resolved, seed=seed)
-    hardware: dict[str, Any] = {"devices": devices, "accelerator": accelerator}  # train checks them
+    hardware: dict[str, Any] = {
+        "devices": devices,
+        "accelerator": accelerator,
+        "strategy": strategy,
+    }  # train checks them
     training = partial(run_training, resolved, run, data=data, resume=resume, light=light, profile=profile, **hardware)
     result = run_with_display(training)
     if result is not None:

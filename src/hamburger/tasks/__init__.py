@@ -122,6 +122,7 @@ def train(
     data: Path | str | None = None,
     devices: int = 1,
     accelerator: Literal["auto", "cpu", "cuda", "mps", "xpu"] = "auto",
+    strategy: Literal["ddp", "fsdp"] = "ddp",
     resume: bool = False,
     light: bool = False,
     profile: bool = False,
@@ -136,6 +137,7 @@ def train(
     - `overrides`: new values of fields by their dotted names, as `ham train --set` takes them
     - `data`: the data folder; embedded data sets need none
     - `devices`, `accelerator`: processes on this machine, and "auto", "cpu" or the kind of GPU: "cuda", "mps", "xpu"
+    - `strategy` of several processes: "ddp" keeps the whole network in each, "fsdp" a part of every parameter
     - `resume`: continue from the last checkpoint in `run`; of a finished run only the result is read
     - `light`: delete the checkpoint when the run finishes
     - `profile`: write where the time of some early steps goes, to `profile.txt`
@@ -157,6 +159,7 @@ def train(
             data=data,
             devices=devices,
             accelerator=accelerator,
+            strategy=strategy,
             resume=resume,
             light=light,
             profile=profile,

@@ -1,7 +1,7 @@
 """Device, precision and processes of a run, on plain torch.
 
-One process on one device needs no `torch.distributed`; several use DistributedDataParallel over NCCL (GPU) or gloo
-(CPU). `ham train --devices N` starts the further processes itself; under `torchrun` they are already running.
+One process on one device needs no `torch.distributed`; several use DistributedDataParallel or FSDP2 over NCCL (GPU) or
+gloo (CPU). `ham train --devices N` starts the further processes itself; under `torchrun` they are already running.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from hamburger import distributed
 from hamburger.devices import call_backend, find_gpu
 from hamburger.errors import OptionError, check_choice, check_count
 from hamburger.tensors import map_tensors
+from hamburger.training import fsdp
 
+STRATEGIES = ("ddp", "fsdp")
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}  # by the recipe's precision
 RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}  # environment of a started process
 
@@ -35,8 +37,11 @@ RANK_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}  # env
 class Accelerator:
     """One of the processes of a run. Building it checks the options; `launch` starts the others."""
 
-    def __init__(self, accelerator: str = "auto", *, devices: int = 1, precision: str = "32") -> None:
+    def __init__(
+        self, accelerator: str = "auto", *, devices: int = 1, precision: str = "32", strategy: str = "ddp"
+    ) -> None:
         gpu = find_gpu()
+        check_choice("train", "strategy", strategy, STRATEGIES)
         check_choice("train", "accelerator", accelerator, ("auto", "cpu") if gpu is None else ("auto", "cpu", gpu.type))
         check_count("train", "devices", devices, least=1)
         kind = torch.device("cpu") if gpu is None or accelerator == "cpu" else gpu
@@ -56,8 +61,11 @@ class Accelerator:
             )
         if precision == "fp16" and kind.type == "cpu":
             raise OptionError("train: precision fp16 needs a GPU; on a CPU --set precision=bf16 or 32")
+        if precision == "fp16" and strategy == "fsdp":
+            raise OptionError("train: --strategy fsdp has no loss scaling for fp16; --set precision=bf16 or 32")
         self.devices = devices  # processes on this machine
         self.processes = int(os.environ["WORLD_SIZE"]) if self.launched else devices
+        self.sharded = strategy == "fsdp" and self.processes > 1
         self.local_rank = int(os.environ["LOCAL_RANK"]) if self.launched else 0
         self.device = kind if kind.type == "cpu" else torch.device(kind.type, self.local_rank)
         self.dtype = AUTOCAST.get(precision)  # of autocast; None: no autocast
@@ -138,7 +146,9 @@ class Accelerator:
         """Move the network to the device and wrap it; a compiled network is compiled around its DDP wrapper."""
         net.to(self.device)
         wrapped = net
-        if distributed.world_size() > 1:
+        if self.sharded:
+            fsdp.shard(net, self.device)
+        elif distributed.world_size() > 1:
             original: Any = getattr(net, "_orig_mod", net)
             ids = [self.local_rank] if self.on_gpu else None
             stream = call_backend(self.device, "Stream")
@@ -154,10 +164,17 @@ class Accelerator:
     def backward(self, loss: Tensor) -> None:
         self.scaler.scale(loss).backward()
 
-    def no_sync(self, model: AutocastModule) -> AbstractContextManager[Any]:
+    @contextmanager
+    def no_sync(self, model: AutocastModule) -> Iterator[None]:
         """Gradients stay in this process: those of all micro-batches are averaged once, with the last."""
-        ddp: Any = getattr(model.wrapped, "_orig_mod", model.wrapped)
-        return ddp.no_sync() if distributed.world_size() > 1 else nullcontext()
+        wrapped: Any = getattr(model.wrapped, "_orig_mod", model.wrapped)
+        if self.sharded:
+            wrapped.set_requires_gradient_sync(False)
+            yield
+            wrapped.set_requires_gradient_sync(True)
+            return
+        with wrapped.no_sync() if distributed.world_size() > 1 else nullcontext():
+            yield
 
     def clip_gradients(self, model: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float) -> None:
         """Scale all gradients down where their joint norm is above `max_norm`."""

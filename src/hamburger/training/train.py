@@ -31,6 +31,7 @@ def train(
     data: Path | str | None = None,
     devices: int = 1,
     accelerator: str = "auto",
+    strategy: str = "ddp",
     resume: bool = False,
     light: bool = False,
     profile: bool = False,
@@ -39,12 +40,15 @@ def train(
     """Train `recipe` into the folder `run`, or resume it; of a finished run only the result is read.
 
     `data` is the data folder, for data sets that are not generated. With several `devices` it starts the calling
-    script again for each further process, unless `torchrun` has started them all. Ctrl-C and SIGTERM save a checkpoint
-    and raise `Interrupted`. With `light`, the checkpoint is deleted when the run finishes. `profile` writes where
-    the time of some early steps went to `profile.txt`.
+    script again for each further process, unless `torchrun` has started them all. `strategy` is "ddp", or "fsdp", which
+    shards parameters and optimizer state over the processes. Ctrl-C and SIGTERM save a checkpoint and raise
+    `Interrupted`. With `light`, the checkpoint is deleted when the run finishes. `profile` writes where the time of
+    some early steps went to `profile.txt`.
     """
-    hardware = Accelerator(accelerator, devices=devices, precision=recipe.precision)
+    hardware = Accelerator(accelerator, devices=devices, precision=recipe.precision, strategy=strategy)
     task.check(recipe, processes=hardware.processes)
+    if hardware.sharded and recipe.compile:
+        raise OptionError("train: --strategy fsdp does not compile the network; --set compile=false")
     if profile:
         from hamburger.training.profile import STEPS, StepProfile
 

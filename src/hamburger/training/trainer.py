@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
+from copy import deepcopy
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +15,7 @@ from hamburger import distributed
 from hamburger.devices import keep_random_state
 from hamburger.errors import NotFiniteError, TrainingError
 from hamburger.layers.norm import convert_sync
+from hamburger.training import fsdp
 from hamburger.training.checkpoint import ScoredProgress
 from hamburger.training.metrics_log import Listener, ScoresEvaluated, ValidationProgress
 from hamburger.training.optim import learning_rate, optimizer_of, set_rate
@@ -35,7 +37,8 @@ S = TypeVar("S", bound=SupervisedTraining)
 class Trainer(Run[S, ScoredProgress]):
     """Trains one network and scores it on the validation split as it goes. The task gives data, losses and scores.
 
-    `net` is the network itself, `model` the same network as a training step calls it.
+    `net` is the network itself, `model` the same network as a training step calls it. `whole` is what is evaluated and
+    saved: the network, or where its parameters are sharded, a copy that `gather` brings up to date.
     """
 
     def __init__(
@@ -56,9 +59,10 @@ class Trainer(Run[S, ScoredProgress]):
         if recipe.channels_last:
             net.to(memory_format=torch.channels_last)
         self.net = net.train()
-        self.optimizer = optimizer_of(net, recipe.optim)
+        self.whole = deepcopy(net) if accelerator.sharded else net
         compiled: Any = torch.compile(net) if recipe.compile else net
         self.model = accelerator.prepare(compiled)
+        self.optimizer = optimizer_of(net, recipe.optim)
         self.changed_data_advice = task.changed_data_advice(folder.path)
         self.info = task.info(recipe, data)
         self.profile: StepProfile | None = None
@@ -140,10 +144,12 @@ class Trainer(Run[S, ScoredProgress]):
     def evaluate(self) -> None:
         """Score the current weights on the validation split, in float32."""
         self.check_weights()  # a network of NaN still predicts, and might even be the best so far
+        self.gather()
+        self.whole.to(self.device)
         try:
-            with keep_random_state([self.device]), check_outputs("outputs", self.task.list_outputs(self.net)):
+            with keep_random_state([self.device]), check_outputs("outputs", self.task.list_outputs(self.whole)):
                 scores = self.task.evaluate(
-                    self.net,
+                    self.whole,
                     self.data.val,
                     self.info,
                     device=self.device,
@@ -157,6 +163,8 @@ class Trainer(Run[S, ScoredProgress]):
                 f"train: the evaluation of step {self.progress.step} has no score: {broken}; {self.last_written()}; "
                 f"{self.advice_after_divergence()}"
             ) from None
+        if self.accelerator.sharded:
+            self.whole.cpu()  # its memory is for training
         progress, metric = self.progress, self.task.metric
         progress.evaluated, progress.scores = progress.step, asdict(scores)
         value = progress.scores[metric.name]
@@ -180,7 +188,7 @@ class Trainer(Run[S, ScoredProgress]):
         progress = self.progress
         if progress.evaluated == progress.step == progress.best_step:
             info = self._info_now(**{self.task.metric.name: progress.best})
-            self.task.save(self.folder.to_write(BEST), self.net, info, durable=not self.light)
+            self.task.save(self.folder.to_write(BEST), self.whole, info, durable=not self.light)
 
     def data_digest(self) -> str:
         return str(self.data.digest())
@@ -189,12 +197,23 @@ class Trainer(Run[S, ScoredProgress]):
         return replace(self.info, extra={**self.info.extra, "step": self.progress.step, **extra})
 
     def state(self) -> dict[str, Any]:
-        info = self.task.describe(self.net, self._info_now())  # for `ham predict --last`
-        return {"model": self.net.state_dict(), "info": info.as_json(), "optimizer": self.optimizer.state_dict()}
+        info = self.task.describe(self.whole, self._info_now())  # for `ham predict --last`
+        tensors = {"model": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}
+        return {**(fsdp.gather(tensors) if self.accelerator.sharded else tensors), "info": info.as_json()}
 
     def load(self, state: dict[str, Any]) -> None:
-        self.net.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        if self.accelerator.sharded:
+            fsdp.load_whole(self.net, state["model"])
+            fsdp.load_whole_optimizer(self.optimizer, state["optimizer"])
+            self.gather()
+        else:
+            self.net.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+
+    def gather(self) -> None:
+        """Bring `whole` up to date; all processes must call this together."""
+        if self.accelerator.sharded:
+            self.whole.cpu().load_state_dict(fsdp.gather(self.net.state_dict()))
 
     # -- advice in error messages --------------------------------------------------------------------------------
 
