@@ -4,9 +4,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # Exact versions with hashes, for Linux on x86-64 and Python 3.11. Elsewhere, and with `make setup LOCK=`, pip chooses
-# within the ranges of pyproject.toml.
-LOCK ?= $(shell $(PYTHON) -c 'import platform as p; print("requirements/lock.txt" \
-	if (p.system(), p.machine(), p.python_version_tuple()[:2]) == ("Linux", "x86_64", ("3", "11")) else "")')
+# within the ranges of pyproject.toml. `make setup CPU=1` installs torch and torchvision without CUDA, and uses no lock.
+CPU ?=
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+LOCK ?= $(if $(CPU),,$(shell $(PYTHON) -c 'import platform as p; print("requirements/lock.txt" \
+	if (p.system(), p.machine(), p.python_version_tuple()[:2]) == ("Linux", "x86_64", ("3", "11")) else "")'))
 # One BLAS thread per test process: two processes on two cores are faster than four threads that share them.
 WORKERS ?= 2
 PYTEST  = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
@@ -18,12 +20,13 @@ INTERPRETED = TRITON_INTERPRET=1 $(PYTEST) # a session of its own: Triton reads 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## build .venv with the library, the lab and the development tools
+setup: $(READY) ## build .venv with the library, the lab and the development tools; CPU=1: without CUDA
 
 $(READY): pyproject.toml lab/pyproject.toml requirements/lock.txt
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(LOCK),)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(if $(CPU),$(BIN)/python -m pip install --quiet torch torchvision --index-url $(CPU_INDEX))
 	$(BIN)/python -m pip install --quiet -e '.[dev]' -e lab
 else
 	$(BIN)/python -m pip install --quiet --require-hashes -r $(LOCK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import importlib.metadata
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -42,13 +43,28 @@ def test_minimum_versions_are_the_lower_bounds():
 def test_the_lock_satisfies_the_ranges_and_has_a_hash_for_every_package():
     lock = (ROOT / "requirements" / "lock.txt").read_text()
     versions = pinned("lock.txt")
-    # not locked: app, which `make test-app` installs, and frameworks, which `make test-examples` installs
-    locked = declared(without={"app", "huggingface", "smp"})
+    # not locked: app and frameworks, which `make test-app` and `make test-examples` install, and notebook
+    locked = declared(without={"app", "notebook", "huggingface", "smp"})
     assert not [name for name, range_ in locked.items() if versions[name] not in range_]
     assert {"hatchling", "editables"} <= set(versions)  # builds the package itself
     lines = [line for line in lock.splitlines() if not line.startswith("    --hash=sha256:")]
     assert len(lines) == len(versions) and all(line.endswith(" \\") for line in lines)
     assert not re.search(r"https?:|file:|/|@", lock)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+@pytest.mark.parametrize("cpu", [True, False])
+def test_make_setup_takes_torch_without_cuda_where_asked(cpu, tmp_path):
+    command = ["make", "-n", "setup", f"VENV={tmp_path}", *(["CPU=1"] if cpu else ["LOCK=requirements/lock.txt"])]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    index = "torch torchvision --index-url https://download.pytorch.org/whl/cpu"
+    calls = [line.partition(" -m pip install --quiet ")[2] for line in printed.splitlines() if " -m pip " in line]
+    assert [call for call in calls if call.endswith(index)] == [index] * cpu
+    if cpu:  # first torch, then what needs it
+        assert calls[-2:] == [index, "-e '.[dev]' -e lab"] and "--require-hashes" not in printed
+        assert f"pip install {index}\npip install '.[train]'" in (ROOT / "docs/start.md").read_text()
+    else:
+        assert calls[0] == "--require-hashes -r requirements/lock.txt"
 
 
 @pytest.fixture(scope="module")

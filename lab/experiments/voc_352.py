@@ -41,7 +41,7 @@ from hamburger.layers.ham import HamLayer
 from hamburger.segmentation.data.base import SegmentationSet
 from hamburger.segmentation.evaluate import SegmentationScores, predict_labels
 from hamburger.segmentation.recipe import SegmentationRecipe, voc_352
-from hamburger.training.metrics_log import ValidationProgress
+from hamburger.training.metrics_log import CheckProgress, ValidationProgress
 from hamburger.training.supervised import SINGLE_SCALE, Confusion, EvaluationProtocol
 from hamburger.training.train import train
 from hamburger_lab.rows import read_json_lines
@@ -119,7 +119,7 @@ def add_png(archive: tarfile.TarFile, name: str, label: Any) -> None:
 
 
 def log_event(event: object) -> None:
-    if not isinstance(event, ValidationProgress):
+    if not isinstance(event, CheckProgress | ValidationProgress):
         sys.stderr.write(f"{event}\n")
 
 

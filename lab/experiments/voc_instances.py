@@ -45,7 +45,7 @@ from hamburger.detection.task import DetectionTask
 from hamburger.environment import describe_environment
 from hamburger.files import write_atomically, write_json_lines
 from hamburger.training.loader import prefetch
-from hamburger.training.metrics_log import ValidationProgress
+from hamburger.training.metrics_log import CheckProgress, ValidationProgress
 from hamburger.training.supervised import evaluation_mode
 from hamburger.training.train import train
 from hamburger_lab.rows import read_json_lines
@@ -189,7 +189,7 @@ def detect(
 
 
 def log_event(event: object) -> None:
-    if not isinstance(event, ValidationProgress):
+    if not isinstance(event, CheckProgress | ValidationProgress):
         sys.stderr.write(f"{event}\n")
 
 

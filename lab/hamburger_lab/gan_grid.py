@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hamburger.classification.data.base import load_images, open_source
-from hamburger.cli.output import grid_progress, print_note, progress_bar
+from hamburger.cli.output import phase_progress, print_note, progress_bar
 from hamburger.contexts import list_contexts
 from hamburger.errors import InputError, OptionError, UnknownNameError, did_you_mean
 from hamburger.files import check_writable, write_atomically, write_json_lines
@@ -144,7 +144,7 @@ def run_measured_grid(
     for cell in waiting:
         if finished(cell, out):
             measure_cell(cell)
-    with grid_progress(len(waiting)) as progress:
+    with phase_progress() as progress:
         run_grid(waiting, out, data=data, jobs=jobs, progress=progress, done=measure_cell, call="gan grid")
     # samples of the first seed; a run whose row was already in the file may have no weights here
     first = [cell for cell in planned if cell.seed == planned[0].seed and (out / cell.name / GENERATOR).is_file()]

@@ -36,7 +36,7 @@ from hamburger.inference.find_weights import SHIPPED
 from hamburger.segmentation.data.base import read_ids
 from hamburger.segmentation.evaluate import SegmentationScores
 from hamburger.segmentation.recipe import SegmentationRecipe, segmentation_recipes
-from hamburger.training.metrics_log import ValidationProgress
+from hamburger.training.metrics_log import CheckProgress, ValidationProgress
 from hamburger.training.recipe import apply
 from hamburger.training.train import train
 from hamburger_lab.efficientnet import backbone_state
@@ -180,7 +180,7 @@ def parse_arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def log_event(event: object) -> None:
-    if not isinstance(event, ValidationProgress):
+    if not isinstance(event, CheckProgress | ValidationProgress):
         write(str(event))
 
 

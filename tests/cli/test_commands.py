@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,13 @@ def test_bench_core_prints_ratios_and_writes_rows(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in target.read_text().splitlines()]
     assert {row["n"] for row in rows} == {64, 128}
     assert {row["ham"] for row in rows} == {"nmf", "vq", "cd"}
+
+
+def test_bench_shows_rate_and_remaining_time(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    result = CliRunner().invoke(app, ["bench", "core", *SMALL])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"infer n=64 .*/16.*\d+\.\d(/s| s each) .*left .*\d:\d\d:\d\d", result.stderr)
 
 
 def test_list_names_the_hams() -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 
+import fake_coco
 import fake_datasets
+import fake_stereo
 import pytest
 from typer.testing import CliRunner
 
@@ -18,6 +21,39 @@ def test_check_prints_classes_shares_and_sizes(tmp_path):
     assert result.exit_code == 0, result.output
     assert "folder, train: 3 images, 32 x 24" in result.stdout and "folder, val: 1 images" in result.stdout
     assert "road" in result.stdout and "%" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "split", "options"),
+    [
+        ("folder", fake_datasets.folder, "train", ()),
+        ("coco", fake_coco.coco, "train2017", ()),
+        ("sceneflow", fake_stereo.sceneflow, "train", ()),
+        ("shapes", None, "train", ("length=3", "size=32")),
+        ("planes", None, "train", ("length=3",)),
+    ],
+)
+def test_check_shows_how_many_images_it_has_read(name, write, split, options, tmp_path, monkeypatch):
+    bars = []
+
+    @contextmanager
+    def count(what, total):
+        bars.append([what, total, 0])
+
+        def update(advance):
+            bars[-1][2] += advance
+
+        yield update
+
+    monkeypatch.setattr(data, "progress_bar", count)
+    arguments = ["data", "check", name, "--split", split, *(word for each in options for word in ("--option", each))]
+    if write is not None:
+        write(tmp_path)
+        arguments += ["--data", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    (bar,) = bars
+    assert bar[0] == f"reading {split}" and bar[1] == bar[2] > 1
 
 
 def test_check_notes_images_of_two_splits(tmp_path):

@@ -247,3 +247,11 @@ def test_names_in_a_recipe_are_text_not_markup(make_run, tmp_path):
     runs = [make_run("nmf", data=data, options={"rank": rank}, seed=i) for i, rank in enumerate(("$\\frac{", 8))]
     page = write_report(runs, tmp_path / "report.html").read_text()
     assert "<script>" not in page and "$\\frac{" in page
+
+
+def test_progress_counts_the_images_of_each_part(make_run, tmp_path):
+    seen = []
+    runs = [make_run(context, weights=True) for context in (None, "nmf")]
+    report(tmp_path, *runs, device="cpu", progress=lambda *state: seen.append(state))
+    assert seen[:10] == [(done, 10, "predictions") for done in range(10)]  # five images, two networks
+    assert seen[10:] == [(done, 2, what) for what in ("atoms", "spectra") for done in range(2)]

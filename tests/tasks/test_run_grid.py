@@ -122,7 +122,7 @@ def test_interrupt_is_passed_to_running_processes(tmp_path, sign):
 
     begun = time.monotonic()
 
-    def interrupt(done, steps):
+    def interrupt(made, steps, runs):
         if time.monotonic() - begun > 1:
             os.kill(os.getpid(), sign)
 
@@ -130,6 +130,21 @@ def test_interrupt_is_passed_to_running_processes(tmp_path, sign):
         run_grid([Cell("a", "patchwork", 0)], tmp_path, command=patient, progress=interrupt)
     assert (tmp_path / "saved.txt").read_text() == "saved"
     assert time.monotonic() - begun < 30
+
+
+def test_progress_counts_the_steps_of_all_runs(tmp_path):
+    work = WORK.replace("time.sleep(0.3)", """(run / "metrics.jsonl").write_text('{"step": 3}\\n'); time.sleep(0.5)""")
+    grid = cells("patchwork", {"a": (), "b": (), "c": ()}, [1], ["steps=5"])
+    (tmp_path / "a-seed1").mkdir()
+    (tmp_path / "a-seed1" / "result.json").write_text('{"seed": 1}')  # of an earlier call
+    seen = []
+
+    def command(cell, out, data):
+        return [sys.executable, "-c", work, str(out / cell.name), str(cell.seed)]
+
+    run_grid(grid, tmp_path, command=command, progress=lambda *state: seen.append(state))
+    expected = [(5, "1"), (8, "1"), (10, "2"), (13, "2"), (15, "3")]
+    assert list(dict.fromkeys(seen)) == [(made, 15, f"{ended} of 3 runs") for made, ended in expected]
 
 
 def test_variants_are_contexts_baseline_and_breads():

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 from small_run import small
 
-from hamburger.errors import Interrupted
-from hamburger.tasks import train
+from hamburger.errors import HamburgerError, Interrupted
+from hamburger.generation.recipe import gan_recipes
+from hamburger.generation.train import train_gan
+from hamburger.segmentation.recipe import segmentation_recipes
+from hamburger.tasks import find_gan_recipe, find_training, train
 from hamburger.training import checkpoint, run_lifecycle
 from hamburger.training.metrics_log import LossRecord, ThroughputClock
+from hamburger.training.train import advise_on_device
 from hamburger.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -100,3 +107,32 @@ def test_duration_is_announced_after_the_first_step(tmp_path, monkeypatch, secon
     train(small(), tmp_path / "run", accelerator="cpu", on_event=lambda event: notes.append(getattr(event, "text", "")))
     announced = [note for note in notes if note.startswith("the first step took")]
     assert len(announced) == len(says) and all(map(str.__contains__, announced, says))
+
+
+@pytest.mark.parametrize(
+    ("name", "recipes", "on_gpu", "advice"),
+    [
+        ("folder", segmentation_recipes, False, ["folder-cpu"]),
+        ("camvid", segmentation_recipes, False, ["folder-cpu, patchwork, patchwork-glyphs"]),
+        ("cifar10", gan_recipes, False, ["figures"]),
+        ("folder", segmentation_recipes, True, []),
+        ("folder-cpu", segmentation_recipes, False, []),
+        ("of my own", segmentation_recipes, False, []),
+    ],
+)
+def test_a_recipe_for_a_gpu_names_those_for_a_cpu(name, recipes, on_gpu, advice):
+    recipe = replace(recipes[name]() if name in recipes else small(), name=name)
+    notes = []
+    advise_on_device(recipe, recipes, SimpleNamespace(on_gpu=on_gpu), lambda note: notes.append(note.text))
+    expected = [f"the recipe '{name}' is meant for a GPU and runs on a CPU here; for a CPU: {each}" for each in advice]
+    assert notes == expected
+
+
+@pytest.mark.parametrize("call", [train, train_gan])
+def test_the_advice_comes_before_the_data_are_read(call, tmp_path):
+    notes = []
+    recipe = find_training("voc") if call is train else find_gan_recipe("cifar10")
+    recipe = recipe if call is train else replace(recipe, graph=False)
+    with pytest.raises(HamburgerError, match="none"):
+        call(recipe, tmp_path, data=tmp_path / "none", accelerator="cpu", on_event=notes.append)
+    assert ["meant for a GPU" in note.text for note in notes] == [True]

@@ -36,6 +36,10 @@ class AblationCell(Cell):
         return f"{self.variant if self.weights else self.trained}-seed{self.seed}"
 
     @property
+    def steps(self) -> int:
+        return super().steps if self.weights is None else 1  # an evaluation is short
+
+    @property
     def needs(self) -> str | None:
         return None if self.weights is None else f"{self.trained}-seed{self.seed}"
 

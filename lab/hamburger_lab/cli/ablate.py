@@ -35,7 +35,7 @@ def ablate(
     """Train and evaluate every cell with every seed; skip finished runs and resume interrupted ones."""
     from rich.console import Console
 
-    from hamburger.cli.output import grid_progress, parse_ints, parse_names
+    from hamburger.cli.output import parse_ints, parse_names, phase_progress, suggest
     from hamburger.errors import OptionError
     from hamburger.files import check_writable
     from hamburger.tasks.sweep import run_grid
@@ -66,12 +66,15 @@ def ablate(
         check_writable(path)
     ablation_plan.begin()
     queue = ablation_plan.queue
-    with grid_progress(len(queue)) as progress:
+    with phase_progress() as progress:
         run_grid(queue, out, data=data, jobs=jobs, progress=progress, done=ablation_plan.write_finished, call="ablate")
     for grid, rows in zip(parse_names(name), ablation_plan.rows(), strict=True):
         Console().print(table(rows))
         if grid in tables:
             write_csv(tables[grid], rows)
+            typer.echo(f"wrote {tables[grid]}")
+    typer.echo(f"runs and logs in {out}" if json is None else f"runs and logs in {out}, rows in {json}")
+    suggest(f"ham report {out}")
 
 
 def table(rows: list[dict[str, Any]]) -> Table:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hamburger.cli.output import DataFolder, Device, Resume, RunFolder, Seed, Settings
+from hamburger.cli.output import DataFolder, Device, Resume, RunFolder, Seed, Settings, suggest
 
 
 def angles(
@@ -33,3 +33,4 @@ def angles(
     result = run_with_display(partial(train, AngleTask(), resolved, run, **options))
     if result is not None:
         typer.echo(f"{len(result.values['angles'])} comparisons in {result.run / 'result.json'}")
+        suggest(f"ham report {result.run}")

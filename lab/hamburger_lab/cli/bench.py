@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from hamburger.cli.output import parse_ints, parse_names
+from hamburger.cli.output import parse_ints, parse_names, progress_bar, suggest
 from hamburger.errors import OptionError
 
 Report = Callable[[str], object]  # called with what is measured next
@@ -296,23 +296,29 @@ def run_benchmark(name: str, values: dict[str, Any], json: Path | None) -> None:
     rows = collect_rows(lambda report: benchmark.measure(plan, report), getattr(plan, benchmark.total), save)
     for table in benchmark.tables:
         Console().print(_import_object(table)(rows))
+    _name_rows(f"ham bench {name}", json)
+
+
+def _name_rows(command: str, json: Path | None) -> None:
+    """Print the path of the rows, or how to keep them."""
+    if json is None:
+        suggest(f"{command} --json rows.jsonl (keeps the rows)")
+    else:
+        typer.echo(f"wrote {json}")
+        suggest("ham claims")
 
 
 def collect_rows(
     measure: Callable[[Report], Iterable[Any]], total: int, save: Callable[[list[Any]], object]
 ) -> list[Any]:
     """Measure with a progress bar of `total` reports; save after every row, so that an interrupted run keeps them."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from hamburger_lab.bench.common import WrongResultError
 
     rows: list[Any] = []
     # refresh between reports only: a refreshing thread would disturb the timing
-    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        task = bar.add_task("measuring", total=total)
+    with progress_bar("measuring", total, auto_refresh=False) as update:
         try:
-            for row in measure(lambda what: bar.update(task, description=what, advance=1, refresh=True)):
+            for row in measure(lambda what: update(description=what, advance=1, refresh=True)):
                 rows.append(row)
                 save(rows)
         except WrongResultError as refusal:
@@ -419,3 +425,7 @@ def table3(
         for name, dtype_rows in by_dtype.items():
             path = plot.with_stem(f"{plot.stem}_{name}") if len(by_dtype) > 1 else plot
             draw_table3([asdict(row) for row in dtype_rows], path)
+            typer.echo(f"wrote {path}")
+    if csv is not None:
+        typer.echo(f"wrote {csv}")
+    _name_rows("ham bench table3", json)

@@ -31,7 +31,7 @@ def claims(
     from rich.console import Console
     from rich.table import Table
 
-    from hamburger.cli.output import parse_names
+    from hamburger.cli.output import parse_names, suggest
     from hamburger.files import check_writable, write_atomically
     from hamburger_lab.claims import Results
     from hamburger_lab.claims.base import MIN_STEPS
@@ -76,9 +76,6 @@ def claims(
         }
         table.caption = "\n".join(note for note, applies in notes.items() if applies)
         console.print(table)
-        console.print(
-            "`ham claims --only ID` shows what was compared, and the command that makes its rows", markup=False
-        )
     if json is not None:
         write_atomically(json, as_json(verdicts).encode())
         console.print(f"wrote {json}", soft_wrap=True, highlight=False)
@@ -87,6 +84,9 @@ def claims(
 
         write_atomically(html, claims_page(rows).encode())
         console.print(f"wrote {html}", soft_wrap=True, highlight=False)
+    if not only:
+        page = [] if html else ["ham claims --html claims.html"]
+        suggest("ham claims --only ID (what was compared, and the command that makes its rows)", *page)
 
 
 def _print_claims(verdicts: ClaimVerdicts, names: tuple[str, ...]) -> None:
@@ -123,6 +123,7 @@ def feature_maps(
     """Write channels before and after the context, and atoms of the ham, for `ham claims --html`."""
     from json import dumps
 
+    from hamburger.cli.output import suggest
     from hamburger.errors import check_count
     from hamburger.files import check_writable, write_atomically
     from hamburger_lab.claims.feature_maps import make_feature_maps
@@ -132,3 +133,4 @@ def feature_maps(
     study = make_feature_maps(runs, data, images=images)
     write_atomically(json, (dumps(study) + "\n").encode())
     typer.echo(f"wrote {json}: {len(study['entries'])} images of {study['data']}")
+    suggest("ham claims --html claims.html")

@@ -33,7 +33,7 @@ def eval_solver(
     ] = None,
 ) -> None:
     """Evaluate weights with other solver settings: step counts, or dictionaries drawn for every image."""
-    from hamburger.cli.output import progress_bar
+    from hamburger.cli.output import progress_bar, suggest
     from hamburger.files import check_writable, write_json_lines
     from hamburger.inference.find_weights import find_weights
     from hamburger.tasks import task_of_weights
@@ -65,6 +65,8 @@ def eval_solver(
             typer.echo(f"{key} {value:.4g}")
     for file, row in zip(files, rows, strict=bool(files)):
         write_json_lines(file, [row])
+        typer.echo(f"wrote {file}")
+    suggest("ham list ablations (grids of such evaluations)")
 
 
 def _parse_variants(

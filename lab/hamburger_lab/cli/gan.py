@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hamburger.cli.gan import TrainedRun, Truncation
-from hamburger.cli.output import DataFolder, Device
+from hamburger.cli.output import DataFolder, Device, suggest
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -91,6 +91,8 @@ def fid(
             **describe_environment(on.type),
         }
         write_atomically(json, (encode_json(values) + "\n").encode())
+        typer.echo(f"wrote {json}")
+    suggest(f"ham gan report {path.parent}")
 
 
 def grid(
@@ -121,7 +123,7 @@ def grid(
     from hamburger.cli.output import parse_ints, parse_names
     from hamburger.devices import pick_device
     from hamburger.tasks.sweep import cells
-    from hamburger_lab.gan_grid import GanCell, gan_variants, open_extractor, run_measured_grid
+    from hamburger_lab.gan_grid import GanCell, choose_results_file, gan_variants, open_extractor, run_measured_grid
     from hamburger_lab.gan_metrics.evaluate import MeasureSettings
 
     chosen_device = pick_device(device)
@@ -133,6 +135,8 @@ def grid(
         planned, out, data=data, jobs=jobs, extractor=network, measure=measure, device=chosen_device, json=json
     )
     Console().print(build_table(rows))
+    typer.echo(f"rows in {json or choose_results_file(rows[0]['data'], rows[0])}; runs and logs in {out}")
+    suggest(f"ham gan report {out / planned[0].name}")
 
 
 def build_table(rows: Sequence[dict[str, Any]]) -> Table:
@@ -181,3 +185,4 @@ def report(
     from hamburger_lab.gan_page import write_gan_report
 
     typer.echo(f"wrote {write_gan_report(run, out or run / 'report.html', device=device)}")
+    suggest(f"ham gan sample {run} --out samples")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hamburger.cli.output import progress_bar
+from hamburger.cli.output import progress_bar, suggest
 
 app = typer.Typer(help="Build the files that a data set needs.", no_args_is_help=True)
 
@@ -34,6 +34,7 @@ def prepare_voc(
     typer.echo(f"labels: {done.from_voc:,} of VOC, {done.from_sbd:,} of SBD; {done.already:,} existed already")
     for note in done.notes:
         typer.echo(note)
+    suggest(f"ham data check voc --data {root} --split trainaug,val")
 
 
 @app.command("voc-results")
@@ -66,3 +67,4 @@ def prepare_context(
     typer.echo(f"{done.tree}: {counts}; {done.already:,} labels existed already")
     for note in done.notes:
         typer.echo(note)
+    suggest(f"ham data check context --data {root}")

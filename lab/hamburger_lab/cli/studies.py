@@ -23,9 +23,9 @@ def propositions(
     """Measure the assumptions of section 2.3 on small solves; write a table, a JSON file and a figure."""
     import torch
     from rich.console import Console
-    from rich.progress import Progress
     from rich.table import Table
 
+    from hamburger.cli.output import progress_bar, suggest
     from hamburger.files import write_atomically
     from hamburger_lab.propositions.figure import draw_study
     from hamburger_lab.propositions.report import verdict_table
@@ -40,9 +40,8 @@ def propositions(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the matrices are too small to share among cores
     try:
-        with Progress(console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("solves", total=None)
-            result = run_study(protocol, lambda done, total: bar.update(task, completed=done, total=total))
+        with progress_bar("solves") as update:
+            result = run_study(protocol, lambda done, total: update(completed=done, total=total))
     finally:
         torch.set_num_threads(threads)
 
@@ -55,6 +54,7 @@ def propositions(
     console = Console()
     console.print(table)
     console.print(f"wrote {out / 'propositions.json'} and {out / 'propositions.png'}", soft_wrap=True)
+    suggest("ham claims")
 
 
 # -- `ham recover` ----------------------------------------------------------------------------------------------------
@@ -71,6 +71,7 @@ def recover(
     """Recover a low-rank scene from noise with NMF, VQ and CD, and with a truncated SVD for comparison."""
     from rich.console import Console
 
+    from hamburger.cli.output import suggest
     from hamburger.errors import OptionError, check_count, check_positive, check_seed
     from hamburger.files import check_writable, write_atomically
     from hamburger_lab import recovery
@@ -90,3 +91,4 @@ def recover(
     write_atomically(out / "recovery.png", recovery.recovery_image(scene, recoveries))
     write_atomically(out / "recovery.json", recovery.as_json(recoveries, rank=rank, noise=noise, seed=seed))
     console.print(f"wrote {out / 'recovery.png'} and {out / 'recovery.json'}", soft_wrap=True)
+    suggest("ham propositions")

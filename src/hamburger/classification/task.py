@@ -19,7 +19,7 @@ from hamburger.classification.model import Classifier, create_classifier
 from hamburger.classification.predict import ClassificationPredictor, ClassificationVisualizer
 from hamburger.classification.recipe import ClassificationRecipe, check_classification_recipe, classification_recipes
 from hamburger.inference.export import ExportSpec
-from hamburger.training.datasets import check_same_classes
+from hamburger.training.datasets import Progress, check_same_classes
 from hamburger.training.loader import batch_options, to_layout
 from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol, Splits, describe_data
 from hamburger.training.task import Metric, Task
@@ -49,7 +49,13 @@ class ClassificationTask(Task[ClassificationRecipe]):
     # -- training ------------------------------------------------------------------------------------------------
 
     def open(
-        self, recipe: ClassificationRecipe, root: Path | None, *, check: bool, note: Callable[[str], object]
+        self,
+        recipe: ClassificationRecipe,
+        root: Path | None,
+        *,
+        check: bool,
+        note: Callable[[str], object],
+        progress: Progress = lambda done, total: None,
     ) -> ClassificationSplits:
         data = recipe.data
         sources = Splits.create(data, root, lambda *args, **options: open_source(*args, size=data.size, **options))

@@ -9,11 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hamburger.cli.output import DataFolder, Device, Jobs, Seeds, Settings, grid_progress, parse_ints, parse_names
+from hamburger.cli.output import (
+    DataFolder,
+    Device,
+    Jobs,
+    Seeds,
+    Settings,
+    parse_ints,
+    parse_names,
+    phase_progress,
+    suggest,
+)
 from hamburger.errors import show
 from hamburger.files import is_number, write_json_lines
 from hamburger.tasks import task_of
 from hamburger.tasks.sweep import Cell, GridError, cells, finished, rows, run_grid, variants
+from hamburger.training.run_folder import BEST
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,6 +56,7 @@ def compare(
     seed_list = parse_ints(seeds, "compare", "seeds")
     grid: list[Cell] = cells(recipe, variants(parse_names(contexts)), seed_list, settings or ())
     run_and_show_grid(grid, out, data=data, jobs=jobs, report=report, json=json)
+    suggest(f"ham predict {out / grid[-1].name} IMAGE... --out predictions")
 
 
 def demo(
@@ -71,6 +83,7 @@ def demo(
     seed_list = parse_ints(seeds, "demo", "seeds")
     grid: list[Cell] = cells(recipe, variants(parse_names(contexts), call="demo"), seed_list, settings, call="demo")
     run_and_show_grid(grid, out, jobs=jobs, call="demo", intro=intro)
+    suggest("ham train folder-cpu --run runs/mine --data DIR (your own photos)")
 
 
 def report(
@@ -82,8 +95,12 @@ def report(
     """Compare training runs on one page: scores over seeds, curves, predictions, atoms, spectra."""
     from hamburger.report.page import write_report
 
-    write_report(runs, out, data, device=device)
+    with phase_progress() as progress:
+        write_report(runs, out, data, device=device, progress=progress)
     typer.echo(f"wrote {out}")
+    weights = (path for run in runs for path in (run / BEST, *sorted(run.glob(f"*/{BEST}"))) if path.exists())
+    trained = next((path.parent for path in weights), "RUN")
+    suggest(f"ham predict {trained} IMAGE... --out predictions")
 
 
 def run_and_show_grid(
@@ -109,12 +126,14 @@ def run_and_show_grid(
             write_json_lines(json, rows(grid, out))
 
     failure = None
-    with grid_progress(len(grid)) as progress:
+    with phase_progress() as progress:
         try:
             run_grid(grid, out, data=data, jobs=jobs, progress=progress, done=lambda _: save_rows(), call=call)
         except GridError as failed:  # show the finished runs first
             failure = failed
     save_rows()
+    if json is not None:
+        typer.echo(f"wrote {json}")
     finished_rows = rows(grid, out, task_of(grid[0].resolved()))
     if finished_rows:
         Console().print(comparison_table(finished_rows))
@@ -123,9 +142,9 @@ def run_and_show_grid(
     if report and finished_rows:
         from hamburger.report.page import write_report
 
-        page = write_report(
-            [out / cell.name for cell in grid if finished(cell, out)], out / "report.html", data, intro=intro
-        )
+        folders = [out / cell.name for cell in grid if finished(cell, out)]
+        with phase_progress() as progress:
+            page = write_report(folders, out / "report.html", data, intro=intro, progress=progress)
         typer.echo(f"wrote {page}")
     if failure is not None:
         raise failure

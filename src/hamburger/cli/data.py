@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hamburger.cli.output import DataFolder, parse_options, progress_bar
+from hamburger.cli.output import DataFolder, parse_options, progress_bar, suggest
 from hamburger.errors import printable
 
 if TYPE_CHECKING:
@@ -56,6 +56,25 @@ def check(
     if count:
         typer.echo(f"ham: {name} has {count} problem{'s' if count > 1 else ''}, listed above", err=True)
         raise typer.Exit(2)
+    settings = [f"--set data.options.{each}" for each in option or ()]
+    folder = [] if data is None else [f"--data {data}"]
+    suggest(" ".join([f"ham train {_find_recipe(name)} --run runs/{name}", *folder, *settings]))
+
+
+def _find_recipe(name: str) -> str:
+    """The name of a recipe that reads the data set; rather one for this device, and rather of the same name."""
+    from hamburger.devices import find_gpu
+    from hamburger.tasks import recipes
+    from hamburger.training.recipe import read_device
+
+    device = "CPU" if find_gpu() is None else "GPU"
+    fitting = [
+        (read_device(make) != device, recipe != name, recipe)
+        for registry in recipes.values()
+        for recipe, make in registry.items()
+        if make().data.name == name
+    ]
+    return min(fitting)[-1] if fitting else "RECIPE"
 
 
 def _check_images(name: str, split: str, data: Path | None, options: dict[str, Any]) -> CheckedSplit:
@@ -89,10 +108,12 @@ def _check_scenes(name: str, split: str, data: Path | None, options: dict[str, A
     from hamburger.segmentation.data.checks import format_sizes
 
     scenes = create_detection_set(name, split, data, **options)
-    objects, sizes = scenes.count()
+    with progress_bar(f"reading {split}", len(scenes)) as update:
+        objects, sizes = scenes.count(lambda: update(advance=1))
+        problems = scenes.problems(lambda: update(advance=1))
     listed = ", ".join(f"{printable(each)} {objects[label]:,}" for label, each in enumerate(scenes.classes))
     heading = f"{name}, {split}: {len(scenes):,} images, {format_sizes(sizes)}"
-    return scenes, [f"{heading}, {objects.total():,} objects: {listed}"], scenes.problems()
+    return scenes, [f"{heading}, {objects.total():,} objects: {listed}"], problems
 
 
 def _check_pairs(name: str, split: str, data: Path | None, options: dict[str, Any]) -> CheckedSplit:
@@ -100,7 +121,8 @@ def _check_pairs(name: str, split: str, data: Path | None, options: dict[str, An
     from hamburger.stereo.data import create_stereo_set, inspect_stereo
 
     pairs = create_stereo_set(name, split, data, **options)
-    findings = inspect_stereo(pairs)
+    with progress_bar(f"reading {split}", len(pairs)) as update:
+        findings = inspect_stereo(pairs, lambda: update(advance=1))
     heading = f"{name}, {split}: {len(pairs):,} pairs, {format_sizes(findings.sizes)}"
     known = f"disparities up to {findings.largest:g} px, known in {findings.known:.2%} of the pixels"
     return pairs, [f"{heading}, {known}"], findings.problems

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hamburger.cli.output import DataFolder, Device, Flip, WeightsPath, Window, parse_floats
+from hamburger.cli.output import DataFolder, Device, Flip, WeightsPath, Window, parse_floats, suggest
 
 
 def evaluate(
@@ -64,3 +64,5 @@ def evaluate(
     console.print(f"{line} ({row['protocol']}; {path}{step})", highlight=False, soft_wrap=True, markup=False)
     if json is not None:
         write_json_lines(json, [row])
+        typer.echo(f"wrote {json}")
+    suggest(f"ham predict {weights} IMAGE... --out predictions")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hamburger.cli.output import WeightsPath, parse_ints
+from hamburger.cli.output import WeightsPath, parse_ints, suggest
 
 
 def export(
@@ -51,3 +51,5 @@ def export(
     typer.echo(f"any {', '.join(exported.dynamic)}" if exported.dynamic else "no axis is free")
     typer.echo(f"against torch on {'a generated image' if image is None else image}: {exported.agreement}")
     typer.echo(f"wrote {exported.path} ({exported.path.stat().st_size / 1e6:.1f} MB)")
+    call = "onnxruntime; onnxruntime.InferenceSession" if format == "onnx" else "torch; torch.export.load"
+    suggest(f"""python -c "import {call}('{exported.path}')\"""")

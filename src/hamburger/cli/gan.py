@@ -87,3 +87,4 @@ def sample(
     if rows and not request.classes and len(shown) < len(info.classes):
         print_note(f"classes.png has the first {len(shown)} of {len(info.classes)} classes; --classes selects others")
     typer.echo(f"wrote {len(written)} files to {out}")
+    suggest(f"ham gan report {path.parent}")

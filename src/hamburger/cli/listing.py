@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from hamburger.errors import check_choice
+from hamburger.training.recipe import read_device
 
 TableRow = tuple[str, ...]
 
@@ -73,9 +74,8 @@ def describe_recipes(task: str, recipes: Mapping[str, Callable[..., Any]]) -> li
     rows: list[TableRow] = []
     for name, recipe in recipes.items():
         text = recipe.__doc__ or ""
-        device = re.search(r"Device: (\w+)\.", text)
         duration = re.search(r"Duration: (.+)\.$", text, re.MULTILINE)
-        rows.append((name, task, device[1] if device else "-", duration[1] if duration else "-"))
+        rows.append((name, task, read_device(recipe) or "-", duration[1] if duration else "-"))
     return rows
 
 

@@ -75,12 +75,10 @@ def parse_options(texts: Sequence[str] | None) -> dict[str, Any]:
 
 
 @contextmanager
-def grid_progress(runs: int) -> Iterator[Callable[[int, dict[str, int]], object]]:
-    """A progress bar: finished runs, and the step of each running one."""
-    with progress_bar("starting", runs) as update:
-        yield lambda done, steps: update(
-            completed=done, description=", ".join(f"{name} step {step}" for name, step in steps.items()) or "runs"
-        )
+def phase_progress() -> Iterator[Callable[[int, int, str], object]]:
+    """A progress bar that also shows what is done: `progress(done, total, what)` of `run_grid` and `write_report`."""
+    with progress_bar("starting") as update:
+        yield lambda done, total, what: update(completed=done, total=total, description=what)
 
 
 def print_note(text: str) -> None:

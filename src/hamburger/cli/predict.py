@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hamburger.cli.output import Device, Flip, WeightsPath, Window, parse_floats, parse_side, progress_bar
+from hamburger.cli.output import Device, Flip, WeightsPath, Window, parse_floats, parse_side, progress_bar, suggest
 
 
 def predict(
@@ -130,6 +130,8 @@ def predict(
         typer.echo(f"ham: {printable(why)}", err=True)
     if summary.failed and not torchrun:  # which would stop the other processes
         raise typer.Exit(2)
+    if not summary.left:
+        suggest(f"ham app {weights}", f"ham export {weights} --format onnx --out net.onnx")
 
 
 def _no_bar(**progress: Any) -> None:

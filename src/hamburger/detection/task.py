@@ -25,7 +25,7 @@ from hamburger.detection.model import Detector, create_detector
 from hamburger.detection.predict import ObjectPredictor, ObjectVisualizer, list_heads
 from hamburger.detection.recipe import DetectionRecipe, check_detection_recipe, detection_recipes
 from hamburger.inference.export import ExportSpec
-from hamburger.training.datasets import check_each, check_same_classes
+from hamburger.training.datasets import Progress, check_each, check_same_classes
 from hamburger.training.loader import batch_options
 from hamburger.training.supervised import Splits, describe_data
 from hamburger.training.task import Metric, Task
@@ -57,12 +57,18 @@ class DetectionTask(Task[DetectionRecipe]):
     # -- training ------------------------------------------------------------------------------------------------
 
     def open(
-        self, recipe: DetectionRecipe, root: Path | None, *, check: bool, note: Callable[[str], object]
+        self,
+        recipe: DetectionRecipe,
+        root: Path | None,
+        *,
+        check: bool,
+        note: Callable[[str], object],
+        progress: Progress = lambda done, total: None,
     ) -> DetectionSplits:
         splits = DetectionSplits.create(recipe.data, root, create_detection_set)
         check_same_classes(recipe.data, splits.train.classes, splits.val.classes)
         if check:
-            check_each(splits, check_scenes)
+            check_each(splits, check_scenes, progress)
             for each in splits:
                 dropped = getattr(each, "dropped", 0)
                 if dropped:

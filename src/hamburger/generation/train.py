@@ -10,14 +10,14 @@ from hamburger.classification.data.base import load_images, open_source
 from hamburger.classification.data.batches import ImageBatches
 from hamburger.errors import DataError, OptionError
 from hamburger.generation.gan_steps import build_gan, set_up_network
-from hamburger.generation.recipe import GanRecipe, check_gan_recipe
+from hamburger.generation.recipe import GanRecipe, check_gan_recipe, gan_recipes
 from hamburger.generation.trainer import GanTrainer
 from hamburger.training.accelerator import Accelerator, is_rank_zero
 from hamburger.training.loader import batch_options
 from hamburger.training.metrics_log import Listener, Note
 from hamburger.training.run_folder import Result, measurements
 from hamburger.training.run_lifecycle import StopSignal
-from hamburger.training.train import open_folder, start_or_resume
+from hamburger.training.train import advise_on_device, open_folder, start_or_resume
 
 
 def train_gan(
@@ -42,6 +42,7 @@ def train_gan(
         if resume and (values := folder.result()) is not None:
             listen(Note(f"the run in {folder.path} is finished: nothing is left to do"))
             return Result(folder.path, values)
+        advise_on_device(recipe, gan_recipes, hardware, listen)
         source = open_source(
             recipe.data.name, recipe.data.split, size=recipe.model.resolution, root=data, **recipe.data.options
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +24,8 @@ from hamburger.report.study import RunGroup, RunRecord, Study
 from hamburger.training.recipe import check_data_options
 from hamburger.training.visualizer import Visualizer
 
+T = TypeVar("T")
+Progress = Callable[[int, int, str], object]  # called with how much is done, all there is to do, and what it is
 SEED = 0  # for drawing the images
 CANDIDATES = 32
 
@@ -106,14 +109,23 @@ def _predict(gallery: Gallery, network: GalleryNetwork, index: int) -> Any:
         raise NotFiniteError(f"report: {network.run.weights}: {broken}") from None
 
 
-def render_predictions(study: Study, gallery: Gallery) -> Markup:
+def _track(what: str, items: Sequence[T], progress: Progress) -> Iterator[T]:
+    """The items; `progress` is called before each."""
+    for done, item in enumerate(items):
+        progress(done, len(items), what)
+        yield item
+
+
+def render_predictions(study: Study, gallery: Gallery, progress: Progress) -> Markup:
     """Some random images, some where the context gains most, some where it loses most."""
     visualizer = gallery.visualizer
     # the reference, the best ham and the best rival that have weights; at least one network
     groups = [study.reference, study.best("ham"), study.best("rival") or study.best("breads")]
     networks = [network for group in groups for network in gallery.networks if network.group is group]
     shown = list(dict.fromkeys(networks)) or list(gallery.networks[:1])
-    predictions = {network.group.name: {i: _predict(gallery, network, i) for i in gallery.indices} for network in shown}
+    predictions: dict[str, dict[int, Any]] = {network.group.name: {} for network in shown}
+    for network, i in _track("predictions", list(product(shown, gallery.indices)), progress):
+        predictions[network.group.name][i] = _predict(gallery, network, i)
     names = ", ".join(f"{network.group.name} (seed {network.run.seed})" for network in shown)
     caption = (
         f"{len(gallery.indices)} images of the {visualizer.split.split} split of {visualizer.split.name}, drawn with a "
@@ -175,10 +187,10 @@ ATOM_IMAGES, ATOMS = 2, 7
 OPACITY = 0.75
 
 
-def render_atoms(gallery: Gallery) -> Markup:
+def render_atoms(gallery: Gallery, progress: Progress) -> Markup:
     """The strongest atoms of every ham on the first images of the gallery."""
     parts = []
-    for network in gallery.networks:
+    for network in _track("atoms", gallery.networks, progress):
         hams = [name for name, ham in list_ham_layers(network.net).items() if ham.axis == "spatial"]
         inputs = gallery.inputs(network, ATOM_IMAGES)
         if len(hams) == 1 and inputs:
@@ -229,11 +241,11 @@ SHARE = 0.9
 MeanCurves = tuple[Tensor, Tensor]  # before and after a layer
 
 
-def render_spectra(gallery: Gallery, colours: Mapping[str, str]) -> Markup:
+def render_spectra(gallery: Gallery, colours: Mapping[str, str], progress: Progress) -> Markup:
     """Two figures and a table; a sentence if no network has a context. `colours` are by name of the group."""
     curves: dict[str, dict[str, MeanCurves]] = {"context": {}, "ham": {}}
     counts: list[list[CellText]] = []
-    for network in gallery.networks:
+    for network in _track("spectra", gallery.networks, progress):
         name = network.group.name
         context, hams = gallery.visualizer.context(network.net), list(list_ham_layers(network.net))
         layers = {"context": context} if context is not None and network.group.kind != "baseline" else {}

@@ -10,7 +10,7 @@ from typing import Any
 
 from hamburger.files import check_writable, is_number, write_atomically
 from hamburger.report import html
-from hamburger.report.gallery import Gallery, open_gallery, render_atoms, render_predictions, render_spectra
+from hamburger.report.gallery import Gallery, Progress, open_gallery, render_atoms, render_predictions, render_spectra
 from hamburger.report.html import CellText, Markup
 from hamburger.report.study import (
     ALL_COLLAPSED,
@@ -47,30 +47,31 @@ def write_report(
     *,
     device: str = "auto",
     intro: Markup | None = None,
+    progress: Progress = lambda done, total, what: None,
 ) -> Path:
     """Write one HTML file about these runs; a folder of run folders stands for all of them.
 
     `data_root` is the data folder of data sets on disk; without it, their report has no images and says so. `intro`
-    comes first on the page.
+    comes first on the page. `progress` is called with how much is done, all there is to do, and what it is.
     """
     check_writable(out)
     study = group_runs(read_runs([Path(folder) for folder in run_folders]))
-    page = render_page(study, open_gallery(study, data_root, device=device), intro or Markup())
+    page = render_page(study, open_gallery(study, data_root, device=device), intro or Markup(), progress)
     write_atomically(out, page.encode())
     return out
 
 
-def render_page(study: Study, gallery: Gallery | str, intro: Markup) -> str:
+def render_page(study: Study, gallery: Gallery | str, intro: Markup, progress: Progress) -> str:
     """The page as HTML; `gallery` may be the reason why there are no images."""
     contents: dict[str, str] = {"results": _results(study), "curves": plot_curves(study)}
     if isinstance(gallery, str):
         contents |= dict.fromkeys(("predictions", "atoms", "spectra"), html.paragraph(gallery, kind="soft"))
     else:
-        contents["predictions"] = render_predictions(study, gallery)
+        contents["predictions"] = render_predictions(study, gallery, progress)
         if any(gallery.inputs(network, 1) for network in gallery.networks):  # networks that take one tensor per image
-            contents["atoms"] = render_atoms(gallery)
+            contents["atoms"] = render_atoms(gallery, progress)
             colours = {group.name: line_style(study, group)["color"] for group in study.groups}
-            contents["spectra"] = render_spectra(gallery, colours)
+            contents["spectra"] = render_spectra(gallery, colours, progress)
     contents["measured"] = conditions_table(study) + run_table(study)
     shown = {name: title for name, title in SECTIONS.items() if name in contents}
     data = dict.fromkeys(str(run.recipe["data"].get("name")) for run in study.runs)

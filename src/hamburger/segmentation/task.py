@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.weights_file import Info
 from hamburger.distributed import micro_batch_shares
-from hamburger.errors import CheckpointError
+from hamburger.errors import CheckpointError, InputError
 from hamburger.inference.export import SEGMENTATION_EXPORT, ExportSpec
-from hamburger.inference.find_weights import find_weights
+from hamburger.inference.find_weights import find_weights, shipped_file
 from hamburger.layers.norm import set_bn_momentum
 from hamburger.registry import options_of
 from hamburger.segmentation.data import SegmentationSet, create_dataset, datasets
@@ -25,7 +25,7 @@ from hamburger.segmentation.losses import IGNORE
 from hamburger.segmentation.model import Segmenter, create_model, describe_network, load_weights, models
 from hamburger.segmentation.predict import SegmentationPredictor, SegmentationVisualizer
 from hamburger.segmentation.recipe import SegmentationRecipe, check_segmentation_recipe, segmentation_recipes
-from hamburger.training.datasets import check_each
+from hamburger.training.datasets import Progress, check_each
 from hamburger.training.loader import batch_options, to_layout
 from hamburger.training.run_folder import BEST
 from hamburger.training.supervised import Splits, describe_data
@@ -34,9 +34,21 @@ from hamburger.training.task import Metric, Task
 SegmentationSplits = Splits[SegmentationSet]
 
 
-def _copy_weights(start: Path, net: Segmenter) -> None:
-    """Load the weights of `start`; where it has other classes, the classifier keeps its initial weights."""
-    path = find_weights(start)
+def find_start(recipe: SegmentationRecipe) -> Path | None:
+    """The file of the recipe's initial weights; None where it names none."""
+    if recipe.start is None:
+        return None
+    if shipped_file(recipe.start) is None and not Path(recipe.start).exists():
+        raise InputError(
+            f"train: the recipe '{recipe.name}' starts from weights that are not here (got start={recipe.start}); name "
+            "a run, a file or a name of `ham list weights` with --set start=..., or take timm's encoder with "
+            "--set start=none --set model.pretrained=timm"
+        )
+    return find_weights(recipe.start)
+
+
+def _copy_weights(path: Path, net: Segmenter) -> None:
+    """Load the weights of a file; where it has other classes, the classifier keeps its initial weights."""
     other, _ = load_weights(path)
     values, known = other.state_dict(), net.state_dict()
     counts = other.num_classes, net.num_classes
@@ -71,11 +83,18 @@ class SegmentationTask(Task[SegmentationRecipe]):
     # -- training ------------------------------------------------------------------------------------------------
 
     def open(
-        self, recipe: SegmentationRecipe, root: Path | None, *, check: bool, note: Callable[[str], object]
+        self,
+        recipe: SegmentationRecipe,
+        root: Path | None,
+        *,
+        check: bool,
+        note: Callable[[str], object],
+        progress: Progress = lambda done, total: None,
     ) -> SegmentationSplits:
         splits = Splits.create(recipe.data, root, create_dataset)
         if check:
-            for findings in check_each(splits, check_dataset):
+            find_start(recipe)  # reading the data may take minutes
+            for findings in check_each(splits, check_dataset, progress):
                 for line in findings.notes:
                     note(line)
         return splits
@@ -83,8 +102,8 @@ class SegmentationTask(Task[SegmentationRecipe]):
     def build(self, recipe: SegmentationRecipe, data: SegmentationSplits) -> Segmenter:
         net = create_model(**asdict(recipe.model), num_classes=len(data.train.classes))
         set_bn_momentum(net, recipe.bn_momentum)
-        if recipe.start is not None:
-            _copy_weights(Path(recipe.start), net)
+        if (start := find_start(recipe)) is not None:
+            _copy_weights(start, net)
         return net
 
     def batches(

@@ -27,7 +27,7 @@ from hamburger.stereo.evaluate import StereoScores, evaluate_stereo
 from hamburger.stereo.model import StereoNet, create_stereo, select_known
 from hamburger.stereo.predict import StereoPredictor, StereoVisualizer
 from hamburger.stereo.recipe import StereoRecipe, check_stereo_recipe, stereo_recipes
-from hamburger.training.datasets import check_each
+from hamburger.training.datasets import Progress, check_each
 from hamburger.training.loader import batch_options
 from hamburger.training.supervised import Splits, describe_data
 from hamburger.training.task import Metric, Task
@@ -63,11 +63,17 @@ class StereoTask(Task[StereoRecipe]):
     # -- training ------------------------------------------------------------------------------------------------
 
     def open(
-        self, recipe: StereoRecipe, root: Path | None, *, check: bool, note: Callable[[str], object]
+        self,
+        recipe: StereoRecipe,
+        root: Path | None,
+        *,
+        check: bool,
+        note: Callable[[str], object],
+        progress: Progress = lambda done, total: None,
     ) -> Splits[StereoSet]:
         splits = Splits.create(recipe.data, root, create_stereo_set)
         if check:
-            findings, _ = check_each(splits, check_stereo)
+            findings, _ = check_each(splits, check_stereo, progress)
             largest, reach = findings.largest / splits.train.shrink, recipe.model.max_disparity
             if largest >= reach:
                 note(

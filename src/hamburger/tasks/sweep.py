@@ -51,6 +51,11 @@ class Cell:
         """The name of the cell that must be finished before this one starts."""
         return None
 
+    @property
+    def steps(self) -> int:
+        """The number of training steps, by which progress is counted."""
+        return self.resolved().steps
+
     def resolved(self) -> Training:
         """The recipe, checked."""
         recipe = replace(apply(find_training(self.recipe), self.overrides), seed=self.seed)
@@ -117,16 +122,17 @@ def run_grid(
     data: Path | None = None,
     jobs: int = 1,
     command: Callable[[Cell, Path, Path | None], list[str]] = lambda cell, out, data: cell.command(out, data),
-    progress: Callable[[int, dict[str, int]], object] = lambda *_: None,
+    progress: Callable[[int, int, str], object] = lambda made, steps, runs: None,
     done: Callable[[Cell], object] = lambda cell: None,
     call: str = "compare",
 ) -> list[dict[str, Any]]:
     """Run every cell that has no result yet, `jobs` at a time; return the rows of all cells, in the grid's order.
 
-    `progress` is called with the number of finished cells and the step that each running one has reached; `done` with
-    each cell as soon as it has its result. A cell that fails does not stop the others; the error at the end names it,
-    and the cells that needed it. An interrupt is passed to the running processes, which save a checkpoint. Runs that an
-    earlier, killed call started are still running: wait for their results. `call` starts error messages.
+    `progress` is called with the training steps made so far, those of the whole grid, and the number of finished runs
+    in words; `done` with each cell as soon as it has its result. A cell that fails does not stop the others; the error
+    at the end names it, and the cells that needed it. An interrupt is passed to the running processes, which save a
+    checkpoint. Runs that an earlier, killed call started are still running: wait for their results. `call` starts error
+    messages.
     """
     check_count(call, "jobs", jobs, least=1)
     check_grid(grid, out, call=call)
@@ -134,6 +140,7 @@ def run_grid(
     waiting = [cell for cell in grid if not finished(cell, out)]
     ended = len(grid) - len(waiting)
     environment = process_environment(jobs)
+    steps = {cell: cell.steps for cell in grid}
     running: dict[Cell, subprocess.Popen[bytes]] = {}
     failed: list[str] = []
 
@@ -167,7 +174,10 @@ def run_grid(
                 if not running and not any(_ready(cell, out) or in_use(out / cell.name) for cell in waiting):
                     failed += [f"{cell.name}: needs {cell.needs}, which has no result" for cell in waiting]
                     waiting.clear()
-                progress(ended, {cell.name: _step(out / cell.name / "metrics.jsonl") for cell in running})
+                left = sum(steps[cell] for cell in (*waiting, *running))
+                left -= sum(_step(out / cell.name / "metrics.jsonl") for cell in running)
+                total = sum(steps.values())
+                progress(total - left, total, f"{ended} of {len(grid)} runs")
                 time.sleep(0.1)
         finally:
             for process in running.values():

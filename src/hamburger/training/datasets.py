@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -18,6 +19,7 @@ from hamburger.training.loader import Integers, KeyedRng, prefetch
 IGNORE = 255  # the label of pixels that do not count
 Set = TypeVar("Set")
 T = TypeVar("T")
+Progress = Callable[[int, int], object]  # called with what is done, and all there is to do
 
 
 class SampleSet(Generic[T]):
@@ -155,19 +157,29 @@ def inspect_samples(inspect: Callable[[int], Row], count: int, after: Callable[[
 # -- checks of several splits ------------------------------------------------------------------------------------------
 
 
-S = TypeVar("S")
+S = TypeVar("S", bound=Sized)
 Checked = TypeVar("Checked")
 
 
-def check_each(splits: Iterable[S], check: Callable[[S], Checked]) -> list[Checked]:
-    """The results of `check` for each split; one DataError lists the problems of all of them."""
+def check_each(
+    splits: Sequence[S],
+    check: Callable[[S, Callable[[], object]], Checked],
+    progress: Progress = lambda done, total: None,
+) -> list[Checked]:
+    """The results of `check` for each split; one DataError lists the problems of all of them.
+
+    `check` takes a function to call after each sample.
+    """
     results: list[Checked] = []
     errors: list[DataError] = []
+    done, total = itertools.count(1), sum(map(len, splits))
+    progress(0, total)
     for split in splits:
         try:
-            results.append(check(split))
+            results.append(check(split, lambda: progress(next(done), total)))
         except DataError as error:
             errors.append(error)
+    progress(total, total)  # a generated set may need no check
     if errors:
         problems = [problem for error in errors for problem in error.problems]
         raise DataError("\n".join(str(error) for error in errors), problems)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hamburger.errors import printable
 from hamburger.training.metrics_log import (
+    CheckProgress,
     Event,
     Listener,
     Note,
@@ -24,8 +25,11 @@ from hamburger.training.metrics_log import (
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import TaskID
 
 BAR_WIDTH = 12  # so that bar, counts, rate and remaining time fit 80 columns
+RATE_SECONDS = 3600  # over which the rate is averaged: the steps of slow work are far apart
+LINE_SECONDS = 30  # between lines where a bar cannot be redrawn
 
 
 def shows_bars(console: Console) -> bool:
@@ -34,8 +38,11 @@ def shows_bars(console: Console) -> bool:
 
 
 @contextmanager
-def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """A bar with rate and remaining time; yields a function: `advance`, `completed`, `total` and `description`."""
+def progress_bar(what: str, total: int | None = None, *, auto_refresh: bool = True) -> Iterator[Callable[..., None]]:
+    """A bar with rate and remaining time; yields a function: `advance`, `completed`, `total` and `description`.
+
+    Where a bar cannot be redrawn, such as in a file, a line is printed every 30 seconds instead.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -47,7 +54,12 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., 
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.table import Column
     from rich.text import Text
+
+    class NameColumn(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(task.description, no_wrap=True, overflow="ellipsis")
 
     class RateColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
@@ -55,19 +67,45 @@ def progress_bar(what: str, total: int | None = None) -> Iterator[Callable[..., 
             return Text("" if rate is None else f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each")
 
     console = Console(stderr=True)
+    whole = Column(no_wrap=True)  # where a line is too long, the name alone is cut
+    counts, rate = MofNCompleteColumn(table_column=whole), RateColumn(whole)
+    times = TimeElapsedColumn(whole), TextColumn("left"), TimeRemainingColumn(table_column=whole)
+    name, numbers = NameColumn(), (counts, rate, *times)
     bar = Progress(
-        TextColumn("{task.description}", markup=False),  # it may be a file name
-        BarColumn(BAR_WIDTH),
-        MofNCompleteColumn(),
-        RateColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        *(name, BarColumn(BAR_WIDTH, table_column=whole), *numbers),
         console=console,
         transient=True,
+        auto_refresh=auto_refresh,
+        speed_estimate_period=RATE_SECONDS,
     )
-    with bar if shows_bars(console) else nullcontext():  # elsewhere, stopping a bar prints an empty line
-        yield partial(bar.update, bar.add_task(what, total=total))
+    task = bar.add_task(what, total=total)
+    if shows_bars(console):
+        with bar:
+            yield partial(bar.update, task)
+        return
+    line_is_due = every_seconds(LINE_SECONDS)
+
+    def update(**changes: Any) -> None:
+        bar.update(task, **changes)
+        if line_is_due():
+            words = [str(column.render(bar.tasks[0])) for column in (name, *numbers)]
+            console.print(printable(" ".join(filter(None, words))), markup=False, highlight=False, soft_wrap=True)
+
+    yield update
+
+
+def every_seconds(seconds: float) -> Callable[[], bool]:
+    """A function that returns whether so many seconds have passed since it last returned True, or since this call."""
+    last = time.monotonic()
+
+    def is_due() -> bool:
+        nonlocal last
+        if time.monotonic() - last < seconds:
+            return False
+        last = time.monotonic()
+        return True
+
+    return is_due
 
 
 @contextmanager
@@ -95,9 +133,12 @@ class TrainingDisplay:
         self.console, self.live = console, shows_bars(console)
         columns: list[Any] = [TextColumn("{task.description}"), BarColumn(BAR_WIDTH), MofNCompleteColumn()]
         self.bar = Progress(*columns, TextColumn("{task.fields[rest]}"), console=console, transient=True)
-        self.training = self.bar.add_task("training", total=None, rest="")
-        self.validation = self.bar.add_task("validating", total=None, rest="", visible=False)
-        self.validation_start = 0.0
+        self.training, self.checking, self.validation = (
+            self.bar.add_task(name, total=None, rest="", visible=False)
+            for name in ("training", "checking the data", "validating")
+        )
+        self.phase_start = 0.0
+        self.line_is_due = every_seconds(LINE_SECONDS)  # during a phase
         self.steps = 0
         self.score = ""  # of the last evaluation
 
@@ -114,8 +155,10 @@ class TrainingDisplay:
                 self._start(event)
             case StepLogged():
                 self._show_step(event)
+            case CheckProgress(done, total):
+                self._show_phase(self.checking, done, total)
             case ValidationProgress(done, total):
-                self._show_validation(done, total)
+                self._show_phase(self.validation, done, total)
             case Note(text):
                 self._print(text)
             case SamplesDrawn(step, path):
@@ -135,7 +178,7 @@ class TrainingDisplay:
             f"{started.run}: {started.parameters:,} parameters, {started.train_images:,} images to train on, "
             f"{validate}{started.steps:,} steps{start} on {where}"
         )
-        self.bar.update(self.training, total=started.steps, completed=started.step)
+        self.bar.update(self.training, total=started.steps, completed=started.step, visible=True)
         if self.live:
             self.bar.start()
 
@@ -148,13 +191,17 @@ class TrainingDisplay:
             waiting = f"{100 * logged.data_wait:.0f} % waiting for data"
             self._print(f"step {logged.step} of {self.steps}: {loss}{self.score}, {rate}, {waiting}, {left}")
 
-    def _show_validation(self, done: int, total: int) -> None:
+    def _show_phase(self, task: TaskID, done: int, total: int) -> None:
         if done == 0:
-            self.validation_start = time.monotonic()
-        seconds = time.monotonic() - self.validation_start
+            self.phase_start, self.line_is_due = time.monotonic(), every_seconds(LINE_SECONDS)
+        seconds = time.monotonic() - self.phase_start
         left = f"{timedelta(seconds=round(seconds / done * (total - done)))} left" if done else ""
         rest = f"{done / seconds:.1f} images/s, {left}" if done and seconds else ""
-        self.bar.update(self.validation, completed=done, total=total, rest=rest, visible=done < total)
+        self.bar.update(task, completed=done, total=total, rest=rest, visible=done < total)
+        if self.live:
+            self.bar.start()
+        elif done < total and self.line_is_due():
+            self._print(f"{self.bar.tasks[task].description}: {done} of {total} images, {rest}")
 
     def _print(self, text: str) -> None:
         self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)

@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class CheckProgress:
+    """Images read so far by the check of the data before a new run; `done` is 0 at its start, and `total` after it."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
 class RunStarted:
     """`step` is where it starts or resumes."""
 
@@ -83,7 +91,16 @@ class Note:
     text: str
 
 
-Event = RunStarted | StepLogged | ValidationProgress | ScoresEvaluated | SamplesDrawn | CheckpointSaved | Note
+Event = (
+    CheckProgress
+    | RunStarted
+    | StepLogged
+    | ValidationProgress
+    | ScoresEvaluated
+    | SamplesDrawn
+    | CheckpointSaved
+    | Note
+)
 Listener = Callable[[Event], object]
 
 

@@ -7,8 +7,9 @@ import difflib
 import hashlib
 import json
 import math
+import re
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -101,6 +102,18 @@ class SupervisedTraining(Training):
     optim: Any  # Optim (SGD) or AdamOptim
     eval_every: int
     keep: str
+
+
+def read_device(recipe: Callable[..., object]) -> str | None:
+    """The device that a registered recipe is meant for, from `Device: CPU.` in its docstring."""
+    device = re.search(r"Device: (\w+)\.", recipe.__doc__ or "")
+    return device[1] if device else None
+
+
+def find_recipes(recipes: Mapping[str, Callable[..., Any]], device: str, data: str) -> list[str]:
+    """Names of the recipes for a device: those that read the data set, or all where none does."""
+    names = [name for name, recipe in recipes.items() if read_device(recipe) == device]
+    return [name for name in names if recipes[name]().data.name == data] or names
 
 
 Group = TypeVar("Group")

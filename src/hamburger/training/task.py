@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from hamburger.checkpoints.network import load_network
 from hamburger.registry import Registry
-from hamburger.training.datasets import check_classes, create_from_registry
+from hamburger.training.datasets import Progress, check_classes, create_from_registry
 from hamburger.training.recipe import SupervisedTraining
 from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol
 
@@ -124,10 +124,19 @@ class Task(ABC, Generic[R]):
     # -- training ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def open(self, recipe: R, root: Path | None, *, check: bool, note: Callable[[str], object]) -> Any:
+    def open(
+        self,
+        recipe: R,
+        root: Path | None,
+        *,
+        check: bool,
+        note: Callable[[str], object],
+        progress: Progress = lambda done, total: None,
+    ) -> Any:
         """The data: `train` and `val`, each with a length, and `digest()` of what decides which images a step sees.
 
-        `check` reads all of it, in one process of a new run, and raises a DataError that lists everything wrong.
+        `check` reads all of it, in one process of a new run, and raises a DataError that lists everything wrong;
+        `progress` is called with the number of images it has read, and with that of all.
         """
 
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,8 +13,8 @@ import torch.distributed
 from hamburger import distributed
 from hamburger.errors import OptionError, TrainingError, check_path
 from hamburger.training.accelerator import Accelerator, is_rank_zero
-from hamburger.training.metrics_log import Listener, Note, RunStarted
-from hamburger.training.recipe import SupervisedTraining, Training
+from hamburger.training.metrics_log import CheckProgress, Listener, Note, RunStarted
+from hamburger.training.recipe import SupervisedTraining, Training, find_recipes, read_device
 from hamburger.training.run_folder import Result, RunFolder, measurements
 from hamburger.training.run_lifecycle import DISK_FULL, Run, StopSignal, describe_full_disk
 from hamburger.training.task import Task
@@ -59,11 +59,18 @@ def train(
         if resume and (values := folder.result()) is not None:
             listen(Note(f"the run in {folder.path} is finished: nothing is left to do"))
             return Result(folder.path, values)
+        advise_on_device(recipe, task.recipes, hardware, listen)
         if data is not None:
             check_path("train", "data", data)
         root = None if data is None else Path(data)
         new = is_rank_zero() and not resume  # reading millions of files takes minutes: once per run
-        opened = task.open(recipe, root, check=new, note=lambda text: listen(Note(text)))
+        opened = task.open(
+            recipe,
+            root,
+            check=new,
+            note=lambda text: listen(Note(text)),
+            progress=lambda done, total: listen(CheckProgress(done, total)),
+        )
         hardware.launch(fixed_batch_size=task.fixed_batch_size)
         with hardware.rank_zero_first():  # pretrained weights are downloaded once for all processes
             torch.manual_seed(recipe.seed)
@@ -124,6 +131,16 @@ def open_folder(recipe: Training, run: Path | str, accelerator: Accelerator, *, 
         raise TrainingError(f"train: {describe_full_disk(folder.path, error)}, then {then}") from error
     finally:
         folder.release()
+
+
+def advise_on_device(
+    recipe: Any, recipes: Mapping[str, Callable[..., Any]], accelerator: Accelerator, listen: Listener
+) -> None:
+    """Say where a recipe for a GPU is about to run on a CPU, and name recipes for a CPU."""
+    if accelerator.on_gpu or recipe.name not in recipes or read_device(recipes[recipe.name]) != "GPU":
+        return
+    names = find_recipes(recipes, "CPU", recipe.data.name)
+    listen(Note(f"the recipe '{recipe.name}' is meant for a GPU and runs on a CPU here; for a CPU: {', '.join(names)}"))
 
 
 def start_or_resume(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -57,14 +58,16 @@ def test_draw_study_writes_a_png(committed, tmp_path):
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_propositions_command_writes_its_files(tmp_path, capsys):
+def test_propositions_command_writes_its_files(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
     with pytest.raises(SystemExit) as left:
         ham("propositions", "--quick", "--out", str(tmp_path))
     assert not left.value.code
     result = json.loads((tmp_path / "propositions.json").read_text())
     assert result["protocol"]["seeds"] == 1
     assert {entry.name for entry in tmp_path.iterdir()} == {"propositions.json", "propositions.png"}
-    assert "wrote" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "wrote" in out and "solves" in err and re.search(r"left.*\d:\d\d:\d\d", err)  # with rate and remaining time
     study_markdown(result)
 
 

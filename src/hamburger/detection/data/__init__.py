@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,17 +45,21 @@ class DetectionSet(SampleSet[Scene]):
     palette: tuple[Colour, ...]  # one per class
     digest: str = ""  # hash of the annotations; empty if name, split and options decide everything
 
-    def problems(self) -> list[str]:
-        """Every defect, each with its path or id, found by reading all files."""
+    def problems(self, after: Callable[[], object] = lambda: None) -> list[str]:
+        """Every defect, each with its path or id, found by reading all files; `after` is called once for each."""
         return []
 
-    def count(self) -> tuple[Counter[int], Counter[tuple[int, int]]]:
-        """Objects of each class, not counting crowds, and images of each size (h, w)."""
+    def count(self, after: Callable[[], object] = lambda: None) -> tuple[Counter[int], Counter[tuple[int, int]]]:
+        """Objects of each class, not counting crowds, and images of each size (h, w).
+
+        `after` is called once for each image that had to be generated.
+        """
         objects: Counter[int] = Counter()
         sizes: Counter[tuple[int, int]] = Counter()
         for scene in (self[i] for i in range(len(self))):
             objects.update(scene.labels[~scene.crowd].tolist())
             sizes[scene.image.shape[1], scene.image.shape[2]] += 1
+            after()
         return objects, sizes
 
 
@@ -68,9 +72,9 @@ def create_detection_set(name: str, split: str, root: str | Path | None = None, 
     return create_from_registry(detection_sets, name, split, root, **options)
 
 
-def check_scenes(data: DetectionSet) -> None:
-    """Raise DataError with all problems of a set, the first 20 in its message."""
-    raise_problems(data, data.problems())
+def check_scenes(data: DetectionSet, after: Callable[[], object] = lambda: None) -> None:
+    """Raise DataError with all problems of a set, the first 20 in its message; `after` is called once for each file."""
+    raise_problems(data, data.problems(after))
 
 
 def find_boxes(masks: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -150,18 +150,18 @@ class CocoSet(DetectionSet):
             raise DataError(f"{self.path(index)}: has {size} pixels, but {self.file.name} says {w} x {h}")
         return image
 
-    def count(self) -> tuple[Counter[int], Counter[tuple[int, int]]]:
+    def count(self, after: Callable[[], object] = lambda: None) -> tuple[Counter[int], Counter[tuple[int, int]]]:
         annotations = (annotation for objects in self.objects.values() for annotation in objects)
         labels = (self.categories[each["category_id"]] for each in annotations if not each.get("iscrowd"))
         return Counter(labels), Counter(read_size(image) for image in self.images)
 
-    def problems(self) -> list[str]:
+    def problems(self, after: Callable[[], object] = lambda: None) -> list[str]:
         """Defects of the JSON, then those of the image files, each of which is read."""
         if not self.ids:
             return [f"{self.file}: lists no images", *self.faults]
         repeated = [f"{self.file}: image {id} is listed {n} times" for id, n in Counter(self.ids).items() if n > 1]
         empty = [] if self.empty == "keep" else [line for i in range(len(self)) if (line := self._explain_empty(i))]
-        rows = inspect_samples(self._inspect_image, len(self))
+        rows = inspect_samples(self._inspect_image, len(self), after)
         problems = repeated + self.faults + empty + [row["problem"] for row in rows if row["problem"]]
         if not problems and not self.count()[0]:
             return [f"coco: split '{self.split}' has no object of any of its {len(self.classes)} classes"]

@@ -26,9 +26,9 @@ class SegmentationFindings:
     notes: list[str] = field(default_factory=list)
 
 
-def check_dataset(data: SegmentationSet) -> SegmentationFindings:
+def check_dataset(data: SegmentationSet, after: Callable[[], object] = lambda: None) -> SegmentationFindings:
     """Return the findings; raise a DataError with all problems if there are any (its message shows the first 20)."""
-    findings = inspect_dataset(data)
+    findings = inspect_dataset(data, after=after)
     raise_problems(data, findings.problems)
     return findings
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,13 +52,17 @@ class StereoSet(SampleSet[StereoSample]):
         """The i-th pair, with `seen` only if `occlusions`: training does not need it, and it may cost a file."""
         raise NotImplementedError
 
-    def inspect(self) -> list[Row]:
+    def inspect(self, after: Callable[[], object] = lambda: None) -> list[Row]:
         """For each pair `problem`, `h`, `w`, `known` and `largest`; without some where a file cannot be read.
 
-        `problem` is None or has one line per defect.
+        `problem` is None or has one line per defect. `after` is called once per pair.
         """
-        samples = (self.read(index, occlusions=False) for index in range(len(self)))
-        return [{"problem": None, **describe_disparity(sample.disparity.numpy())} for sample in samples]
+        rows = []
+        for index in range(len(self)):
+            disparity = self.read(index, occlusions=False).disparity.numpy()
+            rows.append({"problem": None, **describe_disparity(disparity)})
+            after()
+        return rows
 
 
 # constructors take (split, root=..., **options); generated sets take no root
@@ -83,18 +87,18 @@ class StereoFindings:
     sizes: dict[tuple[int, int], int] = field(default_factory=dict)  # number of pairs by (h, w)
 
 
-def check_stereo(data: StereoSet) -> StereoFindings:
+def check_stereo(data: StereoSet, after: Callable[[], object] = lambda: None) -> StereoFindings:
     """Findings of a set in files; if it has defects, raise DataError with all of them, the first 20 in its message."""
-    findings = inspect_stereo(data) if data.in_files else StereoFindings([])
+    findings = inspect_stereo(data, after) if data.in_files else StereoFindings([])
     raise_problems(data, findings.problems)
     return findings
 
 
-def inspect_stereo(data: StereoSet) -> StereoFindings:
-    """Problems, disparities and sizes."""
+def inspect_stereo(data: StereoSet, after: Callable[[], object] = lambda: None) -> StereoFindings:
+    """Problems, disparities and sizes; `after` is called once per pair."""
     if not len(data):
         return StereoFindings([f"{data.name}: split '{data.split}' is empty"])
-    rows = data.inspect()
+    rows = data.inspect(after)
     repeated = [f"{id}: listed {n} times in split '{data.split}'" for id, n in Counter(data.ids).items() if n > 1]
     readable = [row for row in rows if "h" in row and "known" in row]  # left image and disparity could be read
     return StereoFindings(

@@ -71,8 +71,8 @@ class StereoFileSet(StereoSet):
         truth, both = torch.from_numpy(disparity), None if seen is None else torch.from_numpy(seen)
         return shrink_sample(StereoSample(left, right, truth, both), self.shrink)
 
-    def inspect(self) -> list[Row]:
-        return inspect_samples(lambda index: inspect_pair(self.pairs[index]), len(self))
+    def inspect(self, after: Callable[[], object] = lambda: None) -> list[Row]:
+        return inspect_samples(lambda index: inspect_pair(self.pairs[index]), len(self), after)
 
 
 def inspect_pair(pair: StereoFiles) -> Row:
