@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -13,14 +14,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from fuzz_weights import INFO, edit_model, good_file, replace_metadata, split
+from fuzz_cases import limit_resources
+from fuzz_weights import INFO, edit_model, good_file, join, replace_metadata, split
 from safetensors.torch import save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import hamburger as hb
 from hamburger.checkpoints import network, read_checkpoint
 from hamburger.checkpoints.weights_file import check_model_options
-from hamburger.errors import CheckpointError
+from hamburger.errors import CheckpointError, DataError
 from hamburger.segmentation import Info, load_weights, save_weights
 
 TASKS = ("segmentation", "classification", "detection", "stereo", "generation")
@@ -300,6 +302,57 @@ def test_pickled_code_is_never_executed(tmp_path):
     assert not executed.exists()
 
 
+def _zip(name, pickled, before=b""):
+    file = io.BytesIO(before)
+    with zipfile.ZipFile(file, "a") as archive:
+        for entry, content in ((name, pickled), ("archive/version", "3"), ("archive/byteorder", "little")):
+            archive.writestr(entry, content)
+    return file.getvalue()
+
+
+def _add_directory(content):
+    """Put another directory before the end: zipfile takes that one, torch's reader the one at the stated offset."""
+    end = content.index(b"PK\5\6")
+    directory = content[content.index(b"PK\1\2") : end]
+    return content[:end] + directory.replace(b"data.pkl", b"data.txt") + content[end:]
+
+
+BOMB = b"\x80\x02c__builtin__\nbytearray\n\x8a\x05\x00\x00\x00\x80\x00\x85R."  # 2 GiB
+OLD = [0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}]  # the first values of a file of torch before 1.6
+HIDDEN = {
+    "an old file before a zip file": _zip("version", b"3", b"".join(pickle.dumps(each, 2) for each in OLD) + BOMB),
+    "upper case": _zip("archive/DATA.PKL", BOMB),
+    "two directories": _add_directory(_zip("archive/data.pkl", BOMB)),
+    "a comment": _zip("archive/data.pkl", BOMB)[:-2] + b"\4\0abcd",
+}
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_a_pickle_is_checked_wherever_torch_finds_it(kind, tmp_path):
+    """zipfile looks for the end of a zip file, torch for its beginning and without regard to case."""
+    (tmp_path / "w.pth").write_bytes(HIDDEN[kind])
+    with limit_resources(), pytest.raises(CheckpointError, match=r"w\.pth .*(only plain tensors|its only directory)"):
+        read_checkpoint(tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("shape", [[0, 2**63], [0, 2**64 - 1]], ids=["2^63", "2^64 - 1"])
+def test_sides_of_64_bits_are_refused(shape, tmp_path):
+    header, data = split(good_file("segmentation"))
+    header["more"] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data)] * 2}
+    path = _write(tmp_path / "net.safetensors", join(json.dumps(header), data))
+    with pytest.raises(CheckpointError, match=r"net\.safetensors .*'more' is unexpected"):
+        hb.load(path)
+    with pytest.raises(CheckpointError, match=r"net\.safetensors .* is not a readable checkpoint: [^\n]*$"):
+        read_checkpoint(path)
+
+
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="torch 2.8 or newer")
+def test_numbers_of_4_bits_are_refused(tmp_path):
+    save_file({"a": torch.zeros(4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)}, tmp_path / "w.safetensors")
+    with pytest.raises(CheckpointError, match=r"w\.safetensors: 'a' .* is not a plain tensor"):
+        read_checkpoint(tmp_path / "w.safetensors")
+
+
 def test_a_pipe_is_not_opened(tmp_path):
     """Opening a pipe would block until something writes to it."""
     pipe = tmp_path / "weights.safetensors"
@@ -308,5 +361,7 @@ def test_a_pipe_is_not_opened(tmp_path):
     try:
         with pytest.raises(hb.CheckpointError, match="there is no file"):
             hb.load(pipe)
+        with pytest.raises(DataError, match="is not a regular file"):
+            read_checkpoint(pipe)
     finally:
         signal.alarm(0)

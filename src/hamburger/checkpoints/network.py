@@ -6,6 +6,7 @@ dtypes differ from the header of the file, or the network is larger than its wei
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,7 +46,7 @@ def load_network(
             raise CheckpointError(f"{call}: the network of {path} cannot be built: {error}") from None
         header = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
         shapes = {name: tuple(entry.get_shape()) for name, entry in header.items()}
-        elements = [torch.Size(shape).numel() for shape in shapes.values()]
+        elements = [math.prod(shape) for shape in shapes.values()]  # a side may have more than 63 bits
         limit = BuildLimit(sum(elements), max(elements, default=0))
         if uses_timm(info.model):  # import it now: its constants must not be made on the meta device
             import timm  # noqa: F401

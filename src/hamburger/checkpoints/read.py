@@ -8,6 +8,7 @@ import os
 import pickle
 import pickletools
 import re
+import struct
 import warnings
 import zipfile
 from collections import OrderedDict
@@ -28,10 +29,14 @@ ALLOCATES = re.compile(
     r"(__builtin__|builtins) bytearray|_codecs encode|"
     r"torch\S* (\w*Tensor|_rebuild_(?!(parameter|tensor|tensor_v2)\b).*)"
 )
+ZIP = b"PK\3\4"  # how a zip file begins
+# the last records of a zip file: length and offset of the directory, and the length of a comment; those of a large file
+END, END64, LOCATOR64 = struct.Struct("<12xIIH"), struct.Struct("<40xQQ"), struct.Struct("<8xQ4x")
 MAX_NESTING = 100  # tuples inside each other; C code that visits them would overflow its stack
 MAX_INSTRUCTIONS = 2**21  # of a pickle; a network of 1,000 tensors and its optimizer have about 100,000
 MAX_REUSE = 16  # parts of a pickle that are used again, for each of its instructions
 IN_PLACE = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "BUILD")
+PACKED = (getattr(torch, "float4_e2m1fn_x2", None),)  # dtypes of several numbers a byte; torch 2.8 has the first
 MAX_WRAPPERS = 8  # inside each other
 COUNTER = "num_batches_tracked"  # of a batch norm; without effect on the output
 SHOWN = 20  # entries printed per section of a report
@@ -90,6 +95,7 @@ def unwrap(checkpoint: object, name: str = "the checkpoint") -> dict[str, Tensor
 def _check_tensor(name: str, key: str, value: Tensor) -> None:
     """Raise unless the tensor is stored number by number: a view or a sparse tensor may be far larger than its file."""
     plain = value.layout is torch.strided and not value.is_quantized and not value.is_nested and not value.is_complex()
+    plain &= value.dtype not in PACKED
     if not plain or value.nbytes > (value.untyped_storage().nbytes() if not value.is_meta else 0):
         raise CheckpointError(
             f"{name}: {shorten(key)} ({value.dtype}, {value.layout}, shape {tuple(value.shape)}) is not a plain tensor "
@@ -103,22 +109,41 @@ def load_tensors(path: Path) -> Any:
     Only tensors and plain containers are created. `read_checkpoint` also checks that each tensor fits its storage.
     """
     with open_regular(path) as file:
-        if not zipfile.is_zipfile(file):
+        if file.read(len(ZIP)) != ZIP:  # as torch.load decides; zipfile looks at the end of a file
             file.seek(0)
             for _ in range(5):  # magic number, version, system, state and names of the storages
                 check_pickle(file, refused=ALLOCATES)
         else:
+            _check_directory(file)
             with zipfile.ZipFile(file) as archive:
                 entries = archive.infolist()
                 sizes = sum(entry.file_size for entry in entries)
                 if sizes > path.stat().st_size or any(entry.compress_type for entry in entries):
                     raise ValueError("its content is compressed, which torch.save never does")
                 for entry in entries:
-                    if entry.filename.endswith(".pkl"):
+                    if entry.filename.lower().endswith(".pkl"):  # torch's reader ignores case
                         check_pickle(io.BytesIO(archive.read(entry)), refused=ALLOCATES)
                 if (broken := archive.testzip()) is not None:  # torch itself does not notice flipped bits
                     raise ValueError(f"the checksum of its entry {broken} is wrong")
-    return torch.load(path, map_location="cpu", weights_only=True)
+        file.seek(0)
+        return torch.load(file, map_location="cpu", weights_only=True)  # the file that was checked, not its path
+
+
+def _check_directory(file: IO[bytes]) -> None:
+    """Raise ValueError unless a zip file ends in its one directory, so that zipfile and torch read the same entries.
+
+    zipfile finds a directory by the end of the file, torch's reader by the offsets that are stated there.
+    """
+    end = file.seek(0, io.SEEK_END) - END.size
+    file.seek(max(0, end - LOCATOR64.size - END64.size))
+    tail = file.read()
+    length, offset, comment = END.unpack(tail[-END.size :])
+    if tail[-END.size - LOCATOR64.size :].startswith(b"PK\6\7"):
+        (stated,) = LOCATOR64.unpack(tail[-END.size - LOCATOR64.size : -END.size])
+        end -= LOCATOR64.size + END64.size
+        length, offset = END64.unpack(tail[: END64.size]) if stated == end and tail.startswith(b"PK\6\6") else (0, 0)
+    if comment or not tail[-END.size :].startswith(b"PK\5\6") or offset + length != end:
+        raise ValueError("it does not end in its only directory, as torch.save writes it")
 
 
 def check_pickle(file: IO[bytes], *, refused: re.Pattern[str] | None = None) -> None:
@@ -197,10 +222,13 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         raise ImportError(
             f"read_checkpoint: {path} needs the package safetensors; run pip install safetensors"
         ) from error
+    open_regular(path).close()  # load_file would wait for a pipe
     try:
         return load_file(path)
     except SafetensorError as error:
         raise _corrupt(path, str(error)) from error
+    except (TypeError, ValueError, RuntimeError) as error:  # of a side of 2^63, where another is 0
+        raise _corrupt(path, str(error).partition("\n")[0]) from None
 
 
 def _corrupt(path: Path, why: str) -> CheckpointError:
