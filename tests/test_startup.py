@@ -10,6 +10,8 @@ import sys
 import pytest
 from tiers import full_except
 
+from hamburger import startup
+
 # Python runs it before `-m hamburger`: Ctrl-C just as a module is imported
 CUSTOMIZE = """
 import os, signal, sys
@@ -45,6 +47,22 @@ def test_interrupted_start_says_so_in_one_line(module, tmp_path):
     for words in (("-m", "hamburger"), (str(script),)):
         ended = start(module, tmp_path, *words)
         assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "ham: interrupted\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="closes streams as shells of POSIX do")
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_streams_read_and_write_nothing(closed, tmp_path):
+    """Otherwise the next file opened is stderr to compiled code, and writing an error raises one."""
+    script = tmp_path / "ham.py"
+    script.write_text(
+        f"import os, sys\nexec(open({startup.__file__!r}).read())\n"
+        "file = open(sys.argv[1], 'w')\nprint('out', file=sys.stdout)\nprint('error', file=sys.stderr)\n"
+        "os.write(1, b'')\nos.write(2, b'')\nfile.write(f'{file.fileno() > 2} {sys.stdin is not None}')\n"
+    )
+    command = f'"{sys.executable}" -S "{script}" "{tmp_path}/written" {closed}'
+    ended = subprocess.run(command, shell=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, b"" if "2" in closed else b"error\n")
+    assert (tmp_path / "written").read_text() == "True True"
 
 
 @pytest.mark.full

@@ -1,7 +1,7 @@
-"""Ctrl-C while `ham` starts: one line and exit status 130, not a traceback out of an import.
+"""What `ham` needs before its first import: an answer to Ctrl-C, and standard streams.
 
 The import of torch takes seconds, and it precedes every line of `hamburger.cli`. So `hamburger/__init__.py` imports
-this module first.
+this module first. Ctrl-C then ends in one line and exit status 130, not in a traceback out of an import.
 """
 
 from __future__ import annotations
@@ -32,5 +32,21 @@ def end_startup() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def open_closed_streams() -> None:
+    """Open standard streams that the caller has closed (`ham ... 2>&-`): they read and write nothing.
+
+    The next file that is opened would get the number of a closed stream, and messages of compiled code with it.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            if (handle := os.open(os.devnull, os.O_RDWR)) != number:
+                os.dup2(handle, number)
+                os.close(handle)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+
+
+if _is_ham():
+    open_closed_streams()
 if _is_ham() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
     signal.signal(signal.SIGINT, _end)
