@@ -91,6 +91,9 @@ def test_what_a_file_could_not_hold_is_refused_when_it_is_saved(tmp_path):
         ({"backbone": "timm:hf-hub:a/b"}, "must be the name of an architecture"),
         ({"backbone": "timm:resnet18", "backbone_options": {"cache_dir": "x"}}, "backbone_options.cache_dir is not"),
         ({"context_options": {"steps": 10**6}}, "context_options.steps must be a number of at most 1000"),
+        ({"context_options": {"sizes": [1, 257]}}, "context_options.sizes must be a number of at most 64"),
+        ({"context_options": {"scales": [65]}}, "context_options.scales must be a number of at most 64"),
+        ({"proposals": 2**16}, "proposals must be a number of at most 8192"),
         ({"pretrained": "w.pth"}, "pretrained must be empty"),
         ({"output_stride": {"a": 1}}, "output_stride must not be an object"),
     ):

@@ -129,7 +129,9 @@ LARGEST_OF = {
     **dict.fromkeys(("size", "max_size", "max_disparity"), 4096),
     **dict.fromkeys(("img_size", "context_at", "resolution"), 8192),
     **dict.fromkeys(("depth", "depths", "layers"), 256),
-    **dict.fromkeys(("scales", "bins", "multigrid", "output_stride", "anchor"), 1024),
+    **dict.fromkeys(("multigrid", "output_stride", "anchor"), 1024),
+    **dict.fromkeys(("scales", "bins", "sizes"), 64),  # of pooled maps and of kernels
+    "proposals": 2**13,
 }
 # Options of `timm.create_model` that shape the network. Others may name a source of weights: pretrained_cfg, cache_dir.
 TIMM_OPTIONS = frozenset(

@@ -15,6 +15,7 @@ from hamburger.errors import DataError, OptionError, ShapeError, did_you_mean
 from hamburger.registry import Registry, options_of
 from hamburger.training.image_files import Bytes, Colour
 from hamburger.training.loader import Integers, KeyedRng, prefetch
+from hamburger.training.safe_files import check_relative
 
 IGNORE = 255  # the label of pixels that do not count
 Set = TypeVar("Set")
@@ -56,7 +57,10 @@ class Sample(NamedTuple):
 def create_from_registry(
     known: Registry[Set], name: str, split: str, /, root: str | Path | None = None, **options: Any
 ) -> Set:
-    """Return a split of the named data set in a registry. `root` is its folder; generated sets take none."""
+    """Return a split of the named data set in a registry. `root` is its folder; generated sets take none.
+
+    The split is part of a path and may come from a recipe of others, so it stays inside the folder.
+    """
     if "root" not in options_of(known[name]):
         if root is not None:
             raise OptionError(
@@ -65,6 +69,8 @@ def create_from_registry(
         return known.create(name, split, **options)
     if root is None:
         raise OptionError(f"{known.kind} '{name}' needs its folder: root= in Python, --data DIR on the command line")
+    if isinstance(split, str):
+        check_relative(f"{known.kind} '{name}': split", split)
     return known.create(name, split, root=Path(root), **options)
 
 

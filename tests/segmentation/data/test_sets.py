@@ -9,10 +9,12 @@ import torch
 from paths import SHARED
 from PIL import Image
 
+from hamburger.detection.data import create_detection_set
 from hamburger.errors import DataError, OptionError, UnknownNameError
 from hamburger.segmentation.data import create_dataset, datasets
 from hamburger.segmentation.data.checks import inspect_dataset
 from hamburger.segmentation.data.published import CONTEXT_CLASSES as CONTEXT
+from hamburger.stereo.data import create_stereo_set
 from hamburger.training.image_files import voc_palette
 
 DATA = SHARED / "data"
@@ -71,6 +73,17 @@ def test_subset_mistakes(tmp_path):
     ):
         with pytest.raises(OptionError, match=complaint):
             create_dataset("voc", "train", tmp_path, classes=classes)
+
+
+SETS = {"folder": create_dataset, "coco": create_detection_set, "middlebury": create_stereo_set}
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_split_stays_inside_the_data_folder(name, tmp_path):
+    """It may come from the recipe of a run that others sent."""
+    for split in ("../other/val", "/other/val", "..", "", "a\0b", "val/../../x"):
+        with pytest.raises(DataError, match=f"'{name}': split: .*(leaves the data folder|is not a file name)"):
+            SETS[name](name, split, tmp_path)
 
 
 def test_voc_palette_is_the_official_one():
