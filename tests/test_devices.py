@@ -12,6 +12,7 @@ import torch
 
 import hamburger as hb
 from hamburger import devices
+from hamburger.devices import pick_device
 from hamburger.errors import OptionError
 from hamburger.training.accelerator import Accelerator
 
@@ -99,6 +100,11 @@ class FakeBackend:
 
     def synchronize(self):
         self.waits += 1
+
+
+def test_a_device_without_values_is_refused():
+    with pytest.raises(OptionError, match="device: 'meta' is not available"):
+        pick_device("meta")
 
 
 def test_a_device_without_memory_statistics_has_none(monkeypatch):

@@ -30,7 +30,7 @@ def pick_device(name: str = "auto") -> torch.device:
         return gpu or torch.device("cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
+        torch.empty(0, device=device).tolist()  # "meta" holds no numbers
     except (RuntimeError, AssertionError) as error:
         why = str(error).splitlines()[0]
         names = "auto or cpu" if gpu is None else f"auto, cpu or {gpu.type}"

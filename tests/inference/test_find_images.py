@@ -94,6 +94,13 @@ def test_broken_link_is_listed_as_failed(tree):
     assert [path.name for path, _ in find_images([tree / "sub"]).failed] == ["a.webp"]
 
 
+def test_a_link_to_itself_is_a_broken_link(tree):
+    (tree / "loop.jpg").symlink_to("loop.jpg")
+    inputs = find_images([tree, tree / "loop.jpg"], recursive=True, outside=tree / "out")
+    assert names(inputs) == ["a", "b", "sub/a", "loop"]
+    assert [path.name for path, _ in inputs.failed] == ["loop.jpg"]
+
+
 def test_empty_folder_raises(tmp_path):
     (tmp_path / "inner").mkdir()
     inputs = find_images([tmp_path])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,6 +88,24 @@ def test_a_file_whose_name_is_not_unicode_has_failed(photos, tmp_path):
     assert len(summary.done) == 2 and len(summary.failed) == 2
     failed = json.loads((tmp_path / "out" / "summary.json").read_text())["failed"]
     assert any("\\udcff.jpg: its name is not valid Unicode" in each["reason"] for each in failed)
+
+
+def test_an_image_whose_output_has_no_place_has_failed(photos, tmp_path):
+    """A name that becomes too long, one that is taken by the summary, and one that is the folder of another output."""
+
+    for name in ("n" * 251, "Summary"):
+        shutil.copy(photos / "a.png", photos / f"{name}.png")
+    (photos / "z.json").mkdir()
+    shutil.copy(photos / "a.png", photos / "z.json")
+    shutil.copy(photos / "a.png", photos / "z.png")
+    predictor = SegmentationPredictor(ByColour(), info(CLASSES), "cpu", overlay=False)
+    predictor.files = {"label": lambda name: Path(f"{name}.json")}
+    summary = predict_folder(predictor, find_images([photos], recursive=True), tmp_path / "out")
+    why = {Path(image).stem: why for image, why in summary.failed}
+    assert set(why) == {"b", "n" * 251, "Summary", "z"} and len(summary.done) == 4
+    assert why["n" * 251].endswith("the names of its output would have more than 255 bytes; rename it")
+    assert "its output would be summary.json" in why["Summary"] and "its output cannot be written" in why["z"]
+    assert len(json.loads((tmp_path / "out" / "summary.json").read_text())["images"]) == 4
 
 
 def test_bad_image_does_not_stop_the_others(photos, tmp_path):

@@ -35,6 +35,7 @@ from hamburger.inference.summary import (
     read_outcomes,
 )
 from hamburger.training import image_files
+from hamburger.training.safe_files import MAX_NAME_BYTES
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -95,13 +96,12 @@ def predict_folder(
     With `resume`, images that earlier calls have predicted with the same settings are not predicted again. A single
     shard writes its summary also when it is interrupted; of a killed call the records remain, for `resume`.
     """
-    unnamed = {image.path for image in inputs.photos if not all(map(is_unicode, image.paths))}
-    images = tuple(image for image in inputs.photos if image.path not in unnamed)
+    refused = {image.path: why for image in inputs.photos if (why := _check_names(image, predictor))}
+    images = tuple(image for image in inputs.photos if image.path not in refused)
     _refuse_to_overwrite(images, out, predictor)
     kinds = {"files": list(predictor.files)} if predictor.files else {}
     settings = parse_json(encode_json(about | predictor.settings() | kinds))
-    why = "its name is not valid Unicode, which no summary can hold; rename it"
-    no_images = [*inputs.failed, *((path, f"{path}: {why}") for path in sorted(unnamed))]
+    no_images = [*inputs.failed, *((path, f"{path}: {refused[path]}; rename it") for path in sorted(refused))]
     failed = [(printable(str(path)), printable(why)) for path, why in no_images]
     names = {_key(image): set(output_names([image], predictor)) for image in images}
     check_records(out)
@@ -131,6 +131,18 @@ def predict_folder(
     return summary
 
 
+def _check_names(image: InputImage, predictor: FilePredictor) -> str:
+    """Why an image with these names cannot be predicted; empty where it can."""
+    names = output_names([image], predictor)
+    if not all(map(is_unicode, image.paths)):
+        return "its name is not valid Unicode, which no summary can hold"
+    if SUMMARY in (name.lower() for name in names):
+        return f"its output would be {SUMMARY}, which lists all predictions"
+    if max((len(Path(name).name.encode()) for name in names), default=0) > MAX_NAME_BYTES:
+        return f"the names of its output would have more than {MAX_NAME_BYTES} bytes"
+    return ""
+
+
 def _key(image: InputImage) -> str:
     """The name of an image in summaries and records."""
     return str(image.path)
@@ -144,6 +156,8 @@ def _predict_or_fail(predictor: FilePredictor, image: InputImage, out: Path) -> 
         return _key(image), f"{image.path}: {bad}"
     except HamburgerError as bad:
         return _key(image), str(bad)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as taken:  # a folder `a.png` next to `a.jpg`
+        return _key(image), f"{image.path}: its output cannot be written ({taken.strerror}: {taken.filename})"
     except (MemoryError, RuntimeError) as full:  # on a CPU, running out of memory raises a plain RuntimeError
         if not isinstance(full, MemoryError) and not re.search("alloc|out of memory", str(full).lower()):
             raise
@@ -165,11 +179,11 @@ def output_names(images: Sequence[InputImage], predictor: FilePredictor) -> list
 
 def _refuse_to_overwrite(images: Sequence[InputImage], out: Path, predictor: FilePredictor) -> None:
     """Raise where a file that no prediction wrote would be overwritten."""
-    inputs = {path.resolve() for image in images for path in image.paths}
+    inputs = {os.path.realpath(path) for image in images for path in image.paths}
     own_files = listed_files(out / SUMMARY)
     for name in output_names(images, predictor):
         path = out / name
-        if path.resolve() in inputs:
+        if os.path.realpath(path) in inputs:
             raise OptionError(f"predict: {path} would overwrite an image; name another folder with --out")
         if name not in (own_files or ()) and os.path.lexists(path):
             raise OptionError(
@@ -260,7 +274,7 @@ def find_images(paths: Sequence[Path], *, recursive: bool = False, outside: Path
     failed: list[tuple[Path, str]] = []
     left_out: list[Path] = []
     repeated: list[Path] = []
-    seen: set[Path] = set()
+    seen: set[str] = set()
     names: dict[str, int] = {}
     for source in paths:
         if not source.is_dir():
@@ -275,10 +289,10 @@ def find_images(paths: Sequence[Path], *, recursive: bool = False, outside: Path
             if not (candidates or dangling):
                 failed.append((source, _empty(source, recursive)))
         for path, name in candidates:
-            if path.resolve() in seen:
+            if (real := os.path.realpath(path)) in seen:
                 repeated.append(path)
                 continue
-            seen.add(path.resolve())
+            seen.add(real)
             photos.append(InputImage(path, _unique_name(name, path.suffix, names)))
     return FoundImages(tuple(photos), tuple(failed), tuple(left_out), tuple(repeated))
 
@@ -291,6 +305,11 @@ def is_unicode(path: Path) -> bool:
         return False
 
 
+def is_below(path: Path, folder: Path) -> bool:
+    """Whether a path is in a folder or below it, all links followed; of a link to itself, its own place counts."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
 def _files(folder: Path, recursive: bool, outside: Path | None) -> Iterator[tuple[Path, str]]:
     """Yield files and their names below the folder, without hidden ones such as `._a.jpg`.
 
@@ -298,7 +317,7 @@ def _files(folder: Path, recursive: bool, outside: Path | None) -> Iterator[tupl
     """
     for path in sorted(folder.rglob("*") if recursive else folder.iterdir()):
         inner = path.relative_to(folder)
-        ours = outside is not None and path.resolve().is_relative_to(outside.resolve())
+        ours = outside is not None and is_below(path, outside)
         dangling = path.is_symlink() and not path.exists()
         if (path.is_file() or dangling) and not ours and not any(part.startswith(".") for part in inner.parts):
             yield path, inner.with_suffix("").as_posix()

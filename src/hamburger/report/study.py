@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,11 +134,11 @@ def read_run(path: Path) -> RunRecord:
 
 def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
     """Read every run once; a folder of run folders stands for the runs in it."""
-    folders: dict[Path, Path] = {}
+    folders: dict[str, Path] = {}
     for path in paths:
         inside = sorted(entry.parent for entry in path.glob("*/recipe.json")) if path.is_dir() else []
         for run in [path] if (path / "recipe.json").exists() or not inside else inside:
-            folders.setdefault(run.resolve(), run)
+            folders.setdefault(os.path.realpath(run), run)
     if not folders:
         raise RunError("report: no run folder given; name at least one written by `ham train --run`")
     return [read_run(run) for run in folders.values()]

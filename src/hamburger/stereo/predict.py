@@ -18,6 +18,7 @@ from hamburger.inference.predict_files import (
     FoundImages,
     InputImage,
     find_images,
+    is_below,
     read_image,
 )
 from hamburger.stereo.data import UNKNOWN, StereoSample
@@ -134,7 +135,7 @@ def find_pairs(paths: Sequence[Path], *, recursive: bool = False, outside: Path 
     pairs = [InputImage(left.path, left.name, right) for left, right in zip(lefts, files[1::2], strict=True)]
     for folder in folders:
         for pair in MiddleburySet("val", root=folder).pairs:
-            if outside is None or not pair.left.resolve().is_relative_to(outside.resolve()):
+            if outside is None or not is_below(pair.left, outside):
                 pairs.append(InputImage(pair.left, pair.id, pair.right))
     if repeated := sorted(name for name, n in Counter(pair.name for pair in pairs).items() if n > 1):
         raise OptionError(
