@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fuzz_cases import limit_resources
 from fuzz_weights import NETWORKS
 from PIL import Image
 from small_segmenter import CLASSES, PALETTE, ByColour, info
@@ -213,6 +215,16 @@ def test_overlay_shows_image_and_legend(tmp_path, size):
     below = pixels[size[0] * factor + 4 :]
     assert (below.min(axis=(0, 1)) < 60).all()  # words in black
     assert ((below - [0, 255, 0]).__abs__().max(axis=2) < 40).any()  # the square of the class
+
+
+def test_long_names_and_many_classes_leave_the_legend_small(tmp_path):
+    """254 names of 1,000 letters made a legend of 70,000 pixels and 7 GB under an image of 8,192."""
+    names = [f"{i:03}" + "W" * 997 for i in range(254)]
+    label = (torch.arange(4096, dtype=torch.int32) % 254).to(torch.uint8).expand(64, 4096)
+    with limit_resources():
+        content = draw_overlay_jpeg(torch.zeros(3, 64, 4096, dtype=torch.uint8), label, names, full_palette((), 254))
+    with Image.open(io.BytesIO(content)) as overlay:
+        assert overlay.width == 4096 and overlay.height < 4096
 
 
 def test_class_0_is_transparent_in_overlays(tmp_path):

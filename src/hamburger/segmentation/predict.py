@@ -243,6 +243,7 @@ OPACITY = 0.55  # of every class but 0
 TRANSPARENT = (255, 255, 255)  # class 0 in the legend
 SMALLEST, LARGEST = 256, 8192  # the longer side of an overlay
 OVERLAY_SIDE = 4096  # of an image that is larger than memory
+WIDEST = 40  # characters of a name in the legend: files of others may have longer ones
 LINE, LINES = 22, 40  # smallest height of a legend line in pixels; larger images have this many on their longer side
 
 
@@ -268,10 +269,13 @@ def draw_overlay_jpeg(image: Tensor, label: Tensor, classes: Sequence[str], pale
     overlay = ImageOps.scale(overlay, max(1, -(-SMALLEST // max(overlay.size))), Image.Resampling.NEAREST)
     overlay.thumbnail((LARGEST, LARGEST), Image.Resampling.BILINEAR)
     shares = sorted(measure_class_shares(label, classes).items(), key=lambda item: -item[1])
-    labels = {name: f"{name}  {share:.1%}" if share >= 0.001 else f"{name}  <0.1%" for name, share in shares}
+    words = {name: name if len(name) <= WIDEST else f"{name[: WIDEST - 3]}..." for name, _ in shares}
+    labels = {name: f"{words[name]}  {f'{share:.1%}' if share >= 0.001 else '<0.1%'}" for name, share in shares}
     colours = [TRANSPARENT, *palette[1:]]
     entries = [(colours[classes.index(name)], text) for name, text in labels.items()]
-    legend = _draw_legend(entries, overlay.width, line=max(LINE, max(overlay.size) // LINES))
+    longer = max(overlay.size)
+    line = max(LINE, min(longer // LINES, 2 * longer // max(1, len(entries))))  # many classes: smaller lines
+    legend = _draw_legend(entries, overlay.width, line=line)
     sheet = Image.new("RGB", (max(overlay.width, legend.width), overlay.height + legend.height), "white")
     sheet.paste(overlay, (0, 0))
     sheet.paste(legend, (0, overlay.height))
