@@ -1,4 +1,4 @@
-"""Networks that return NaN or infinity: the image counts as failed, and no file claims a result."""
+"""Networks that return NaN or infinity, or cannot take an image: it counts as failed, and no file claims a result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fuzz_weights import TASKS_WITH_FILES, good_file
 from PIL import Image
 
 import hamburger as hb
-from hamburger.errors import NotFiniteError
+from hamburger.errors import HamburgerError, NotFiniteError
 from hamburger.generation.predict import SampleRequest, write_samples
 from hamburger.inference.predict_files import find_images, predict_folder
 from hamburger.stereo.predict import find_pairs
@@ -50,6 +50,18 @@ def test_an_image_without_a_finite_prediction_has_failed(task, tmp_path):
         assert len(failed) == count
         assert all("left.png: predict: " in each["reason"] and "NaN or infinite" in each["reason"] for each in failed)
     assert [file.name for file in (tmp_path / "out1").iterdir()] == ["summary.json"]
+
+
+@pytest.mark.parametrize(("task", "width"), [("detection", 5000), ("stereo", 2**23)])
+def test_an_image_of_one_row_has_failed(task, width, tmp_path):
+    """Resized for a detector it would have no row; padded for a stereo network, 16 times as many."""
+    (tmp_path / "net.safetensors").write_bytes(good_file(task))
+    Image.new("L", (width, 1)).save(tmp_path / "left.png")
+    Image.new("L", (width, 1)).save(tmp_path / "right.png")
+    net, info = tasks[task].load(tmp_path / "net.safetensors")
+    predictor = tasks[task].predictor(net, info, torch.device("cpu"))
+    with pytest.raises(HamburgerError, match=r"left\.png: .*(would have none|are more than)"):
+        predictor(*[tmp_path / name for name in ("left.png", "right.png")][: 1 + predictor.pairs])
 
 
 @pytest.mark.parametrize("task", TASKS_WITH_FILES)

@@ -68,6 +68,16 @@ class DetectorTransform(GeneralizedRCNNTransform):  # type: ignore[misc] # torch
     megapixels.
     """
 
+    def resize(self, image: Tensor, target: Objects | None = None) -> tuple[Tensor, Objects | None]:
+        shorter, longer = sorted(image.shape[-2:])
+        if shorter * self.max_size <= longer:
+            raise InputError(
+                f"Detector: the image has {image.shape[-1]} x {image.shape[-2]} pixels; resized to at most "
+                f"{self.max_size}, its shorter side would have none: crop it"
+            )
+        resized: tuple[Tensor, Objects | None] = super().resize(image, target)
+        return resized
+
     def postprocess(
         self, result: list[Objects], image_shapes: list[tuple[int, int]], original_image_sizes: list[tuple[int, int]]
     ) -> list[Objects]:

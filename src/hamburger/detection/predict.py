@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hamburger.checkpoints.weights_file import Info
 from hamburger.detection.data import Scene
 from hamburger.detection.data.coco import encode_masks
-from hamburger.errors import check_positive
+from hamburger.errors import InputError, check_positive
 from hamburger.files import encode_json
 from hamburger.inference.predict_files import FilePrediction, FilePredictor, read_image
 from hamburger.training.image_files import Colour, encode_image, full_palette
@@ -63,7 +63,10 @@ class ObjectPredictor(FilePredictor):
     def __call__(self, *paths: Path) -> FilePrediction:
         (path,) = paths
         image, classes = read_image(path), self.info.classes
-        objects = detect_objects(self.net, self.device, image, self.score)
+        try:
+            objects = detect_objects(self.net, self.device, image, self.score)
+        except InputError as narrow:
+            raise InputError(f"{path}: {narrow}") from None
         counts = Counter(classes[label] for label in objects["labels"].tolist())
         files = {"json": encode_objects(objects, classes)}
         if self.overlay:

@@ -25,9 +25,10 @@ from hamburger.stereo.data import UNKNOWN, StereoSample
 from hamburger.stereo.data.files import encode_pfm
 from hamburger.stereo.data.layouts import MiddleburySet
 from hamburger.stereo.evaluate import BOUNDS, mean_errors, sum_errors
-from hamburger.stereo.model import StereoNet
+from hamburger.stereo.model import COARSEST, StereoNet
 from hamburger.training.datasets import join_names
 from hamburger.training.image_files import encode_image, normalise
+from hamburger.training.safe_files import check_pixels
 from hamburger.training.supervised import check_prediction
 from hamburger.training.task import Metric
 from hamburger.training.visualizer import CaptionedImage, Legend, Visualizer
@@ -68,6 +69,7 @@ class StereoPredictor(FilePredictor):
             raise InputError(
                 f"{paths[0]} and {paths[1]} have {sizes} pixels; the images of a rectified pair have the same size"
             )
+        check_pixels(paths[0], *(-(-side // COARSEST) * COARSEST for side in reversed(left.shape[1:])))  # as padded
         disparity = predict_disparity(self.net, self.info, self.device, left, right)
         (height, width), lowest, highest = disparity.shape, float(disparity.min()), float(disparity.max())
         files = {
