@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -18,6 +19,7 @@ from hamburger.errors import DataError, NotFiniteError, shorten
 
 MAX_FLOAT = 1e40  # more than float32 can hold; sums of squares of such numbers are finite
 PARTIAL = ".partial"  # the end of the names of temporary files
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # what writing raises
 ON_WINDOWS = os.name == "nt"
 
 

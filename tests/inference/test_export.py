@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import onnx
@@ -118,6 +119,20 @@ def test_failed_export_raises_one_line_and_leaves_no_file(format, tmp_path):
         export(Branching(), info(), tmp_path / f"n.{format}", format=format, size=32)
     assert len(str(caught.value).splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path):
+    """torch's own writer of pt2 files ended the process."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, limits[1]))
+    try:
+        with pytest.raises(ExportError, match=r"^export: .*net\.pt2 cannot be written \(File too large\)$"):
+            export(segmenter("cd"), info(), tmp_path / "net.pt2", format="pt2", size=64, static=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not any(tmp_path.iterdir())
 
 
 def test_export_that_differs_from_torch_raises(tmp_path, monkeypatch):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import math
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +27,7 @@ from hamburger.errors import (
     check_positive,
     install_extra,
 )
-from hamburger.files import check_writable, encode_json, write_durably
+from hamburger.files import DISK_FULL, check_writable, encode_json, write_durably
 from hamburger.inference.predict_files import read_image
 from hamburger.training.image_files import normalise
 
@@ -173,7 +173,10 @@ def export(
                     agreement = compare(net, run, [_several(z, tensors) for z in _inputs(x, dynamic)], graph)
             except HamburgerError:
                 raise
-            except Exception as refusal:  # exporters and runtimes raise many types
+            except Exception as refusal:
+                if isinstance(refusal, OSError) and refusal.errno in DISK_FULL:
+                    raise ExportError(f"export: {path} cannot be written ({refusal.strerror})") from None
+                # exporters and runtimes raise many types
                 refusals.append(_in_one_line(refusal))
                 continue
             if agreement.within(tolerance):
@@ -205,7 +208,7 @@ def compare(
 @contextmanager
 def _silence() -> Iterator[None]:
     """Hide the exporters' progress messages and deprecation warnings."""
-    with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
 
@@ -298,7 +301,9 @@ def write_pt2(
     """xs: the example, each b 3 h w."""
     shapes = {AXES[name]: Dim.DYNAMIC for name in dynamic}
     program = torch.export.export(net, xs, dynamic_shapes=(shapes,) * len(xs) if shapes else None)
-    torch.export.save(program, path, extra_files={INFO: encode_json(metadata(info))})
+    content = io.BytesIO()  # torch's own writer ends the process where the disk is full
+    torch.export.save(program, content, extra_files={INFO: encode_json(metadata(info))})
+    path.write_bytes(content.getbuffer())
     module = torch.export.load(path).module()
     return lambda *zs: outputs(module(*zs))
 

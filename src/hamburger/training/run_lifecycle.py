@@ -20,6 +20,7 @@ from torch import Tensor
 from hamburger import devices, distributed
 from hamburger.environment import hardware_name
 from hamburger.errors import CheckpointError, DataError, HamburgerError, Interrupted, TrainingError
+from hamburger.files import DISK_FULL
 from hamburger.tensors import debugging, list_tensors
 from hamburger.training import checkpoint
 from hamburger.training.checkpoint import Progress, random_states, set_random_state
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
     from hamburger.training.accelerator import Accelerator
 
-
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 R = TypeVar("R", bound=Training)
 P = TypeVar("P", bound=Progress)
