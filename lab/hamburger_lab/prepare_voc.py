@@ -125,7 +125,10 @@ def write_server_results(predicted: Path, out: Path) -> list[Path]:
         raise OptionError(f"{call}: {predicted} must have labels of PASCAL VOC's classes (got {shorten(classes)})")
     values = np.array([VOC_CLASSES.index(name) for name in classes], np.uint8)
     try:
-        rows = [(Path(row["image"]).stem, check_relative(call, row["label"])) for row in summary["images"]]
+        rows = [
+            (check_relative(call, Path(row["image"]).stem), check_relative(call, row["label"]))
+            for row in summary["images"]
+        ]
     except (KeyError, TypeError, AttributeError):
         raise OptionError(f"{call}: {predicted / SUMMARY} lists no images with labels; predict them again") from None
     ids = [id for id, _ in rows]

@@ -13,24 +13,26 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from hamburger.errors import DataError, OptionError
-from hamburger.files import write_atomically
+from hamburger.errors import DataError, OptionError, shorten
+from hamburger.files import parse_json, read_text, write_atomically
 
 Row = dict[str, Any]
+MAX_BYTES = 2**26  # of a result file
 
 
 def read_json_lines(path: Path, call: str) -> list[Row]:
     """The objects of a JSON-lines file; none where there is no file. `call` starts error messages."""
     rows: list[Row] = []
     if path.exists():
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        for number, line in enumerate(read_text(path, call, most=MAX_BYTES).splitlines(), start=1):
             try:
-                rows.append(dict(json.loads(line)))
-            except (ValueError, TypeError):
+                rows.append(dict(parse_json(line)))
+            except (ValueError, TypeError) as broken:
                 raise DataError(
-                    f"{call}: line {number} of {path} is not a JSON object; fix it or name another file"
+                    f"{call}: line {number} of {path} is not a JSON object ({broken}); fix it or name another file"
                 ) from None
     return rows
 
@@ -66,6 +68,11 @@ NUMBER_PREFIXES = (
     *("rank", "numerical_", "silent_", "cosine_", "norm_", "spectrum_", "bound", "positions"),
     *("infer_ms", "train_ms", "infer_mb", "train_mb"),
 )
+LISTS = ("errors", "spectrum_")  # beginnings of the names of numbers that may be lists
+TEXTS = {
+    *("recipe", "hardware", "cell", "context", "module", "dtype", "ham", "grad", "device", "weights", "stage", "init"),
+    "recipe_hash",
+}
 STUDY_FIELDS = {
     *("input", "ham", "temperature", "seed", "L_h", "L_G", "bound"),
     *("through steps", "converged at", "rate", "dy/dh0"),
@@ -75,7 +82,9 @@ NEUTRAL_SETTINGS = ("steps=", "keep=", "eval_every=", "checkpoint_every=", "mode
 
 
 def check_rows(rows: Sequence[Row], path: Path) -> None:
-    """Raise DataError on rows that the claims cannot compute with; files of other kinds are not checked."""
+    """Raise DataError on rows that the claims cannot compute with; in files of other kinds only types are checked."""
+    for number, row in enumerate(rows, start=1):
+        check_types(row, f"line {number} of {path}")
     kind = next((prefix for prefix in REQUIRED_FIELDS if path.stem.startswith(prefix)), None)
     if kind is None:
         return
@@ -89,6 +98,27 @@ def check_rows(rows: Sequence[Row], path: Path) -> None:
         check_numbers(row, f"line {number} of {path}")
     if kind in SCORE_FIELDS:
         check_one_experiment(rows, path)
+
+
+def check_types(row: Row, where: str) -> None:
+    """Raise DataError on a text, a list or an object where the claims expect another of these."""
+    for name, value in row.items():
+        wrong = (
+            (name in TEXTS and not isinstance(value, (str, NoneType)))
+            or (name == "angles" and not (value is None or is_list_of(value, dict)))
+            or (name in ("settings", "overrides") and not (value is None or is_list_of(value, str)))
+            or ((name in NUMBERS or name.startswith(NUMBER_PREFIXES)) and not _may_be_number(name, value))
+        )
+        if wrong:
+            raise DataError(f"claims: {where}: {name} cannot be {shorten(value)}; fix the row or measure it again")
+
+
+def is_list_of(value: object, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(each, kind) for each in value)
+
+
+def _may_be_number(name: str, value: object) -> bool:
+    return not isinstance(value, dict) and (not isinstance(value, list) or name.startswith(LISTS))
 
 
 def check_numbers(row: Row, where: str) -> None:
@@ -161,13 +191,14 @@ class Results:
 
 def read_study(path: Path) -> Row:
     """Return the object of a .json file; check a study of the propositions."""
+    text = read_text(path, "claims", most=MAX_BYTES)
     try:
-        study = json.loads(path.read_text(encoding="utf-8"))
+        study = parse_json(text)
     except ValueError:
         raise DataError(f"claims: {path} is not valid JSON; write it again, or remove it") from None
     if path.stem.startswith("propositions_"):
-        rows = study.get("rows") if isinstance(study, dict) else None
-        if not isinstance(rows, list) or "hardware" not in study.get("environment", {}):
+        rows, environment = (study.get(key) if isinstance(study, dict) else None for key in ("rows", "environment"))
+        if not (isinstance(environment, dict) and "hardware" in environment and is_list_of(rows, dict)):
             raise DataError(f"claims: {path} was not written by `ham propositions`; give other files another name")
         for number, row in enumerate(rows, start=1):
             if missing := STUDY_FIELDS - set(row):

@@ -26,7 +26,7 @@ from PIL import Image
 
 import hamburger as hb
 from hamburger.checkpoints.weights_file import Info
-from hamburger.errors import InputError
+from hamburger.errors import InputError, OptionError
 from hamburger.inference.predict_files import read_image
 from hamburger.segmentation.model import create_model, save_weights
 
@@ -222,6 +222,13 @@ def test_stereo_and_detection_have_pages_of_their_own(chromium, tmp_path):
         tab.wait_for_selector("text=size: 352 x 234")
         tab.get_by_label("number input for Smallest score").fill("0")
         tab.wait_for_selector("text=/found: .* x /")
+
+
+def test_a_port_out_of_range_is_refused():
+    from hamburger.app.page import serve
+
+    with pytest.raises(OptionError, match="app: port must be at most 65535, got 99999999"):
+        serve([], host="127.0.0.1", port=99_999_999, ready=print)
 
 
 def test_files_of_the_machine_are_not_served(address, weights):

@@ -114,6 +114,7 @@ def test_server_results_have_voc_ids_and_colours(tmp_path):
         ({"label": "../../x.png"}, "leaves the data folder"),
         ({"label": 3}, "lists no images"),
         ({"image": None}, "lists no"),
+        ({"image": "a\0b.png"}, "is not a file name"),
     ],
 )
 def test_server_results_read_labels_of_the_folder_only(tmp_path, row, says):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hamburger.app import explain
 from hamburger.app.explain import Explanation, Model, Solve, shrink
-from hamburger.errors import HamburgerError, InputError, OptionError, printable
+from hamburger.errors import HamburgerError, InputError, OptionError, check_count, printable
 from hamburger.inference.predict_files import read_image
 from hamburger.inspect.plots import plot_spectrum
 from hamburger.segmentation.predict import TRANSPARENT, blend_labels, draw_overlay_jpeg
@@ -37,6 +37,7 @@ NARROW: dict[str, Any] = {"min_width": 280}  # columns that fit a telephone
 
 def serve(models: Sequence[Model], *, host: str, port: int, ready: Callable[[str], object]) -> None:
     """Serve the page until Ctrl-C; `ready` is called with its address. Uploads are deleted at the end."""
+    check_count("app", "port", port, least=1, most=65535)
     fonts = ["system-ui", "sans-serif"]
     theme = gr.themes.Default(primary_hue="orange", neutral_hue="stone", font=fonts, font_mono=["monospace"])
     with tempfile.TemporaryDirectory(prefix="ham-app-") as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from claim_rows import gradient_rows
@@ -22,11 +23,13 @@ def test_empty_results_folder_gives_not_run_for_every_claim(tmp_path):
     ("content", "message"),
     [
         ('{"cell": "who', "claims: line 1 of .*ablation_parts_x.jsonl is not a JSON object"),
+        ("[" * 10**5, "claims: line 1 of .*ablation_parts_x.jsonl is not a JSON object .too many brackets"),
+        ("\udcff", "claims: .*ablation_parts_x.jsonl is not UTF-8 text"),
         ('{"cell": "whole", "seed": 0, "miou": 0.5}', "line 1 of .* has no hardware, recipe, steps"),
     ],
 )
 def test_files_that_cannot_be_read_are_named(tmp_path, content, message):
-    (tmp_path / "ablation_parts_x.jsonl").write_text(content + "\n")
+    (tmp_path / "ablation_parts_x.jsonl").write_bytes(content.encode(errors="surrogateescape") + b"\n")
     with pytest.raises(DataError, match=message):
         Results.read(tmp_path)
 
@@ -45,10 +48,18 @@ COST = gradient_rows(one_step=(1, 4, 2, 2))[0] | {"d": 8, "r": 2, "b": 1, "dtype
             SCORE | {"miou": "0.74"},
             "line 2 of .*ablation_parts_x.jsonl: miou is '0.74', not a number",
         ),
-        ("ablation_parts_x", SCORE | {"miou": float("nan")}, "line 2 of .*: miou is nan, not a number"),
+        (
+            "ablation_parts_x",
+            SCORE | {"miou": float("nan")},
+            r"line 2 of .* is not a JSON object \(NaN is not a JSON number",
+        ),
         ("ablation_parts_x", SCORE | {"seed": "0"}, "line 2 of .*: seed is '0'"),
-        ("ablation_angles_x", SCORE | {"angles": [{"cosine_input_one_step": float("inf")}]}, "cosine_.* is inf"),
-        ("ablation_inside_x", SCORE | {"spectrum_after": [0.5, float("nan")]}, "spectrum_after is nan"),
+        ("ablation_angles_x", SCORE | {"angles": [{"cosine_input_one_step": float("inf")}]}, "Infinity is not"),
+        ("ablation_inside_x", SCORE | {"spectrum_after": [0.5, float("nan")]}, "NaN is not"),
+        ("ablation_angles_x", SCORE | {"angles": "x"}, "line 2 of .*: angles cannot be 'x'"),
+        ("ablation_parts_x", SCORE | {"seed": [0]}, r"line 2 of .*: seed cannot be \[0\]"),
+        ("ablation_parts_x", SCORE | {"recipe": [1]}, r"line 2 of .*: recipe cannot be \[1\]"),
+        ("ablation_parts_x", SCORE | {"overrides": [1]}, r"line 2 of .*: overrides cannot be \[1\]"),
         ("gradients_x", {"module": "nmf"}, "line 2 of .*gradients_x.jsonl has no .*ham.*`ham bench gradients` writes"),
         ("gradients_x", COST | {"ms": "fast"}, "line 2 of .*: ms is 'fast'"),
         ("table3_h200", SCORE, "line 1 of .*table3_h200.jsonl has no .*module.*`ham bench table3` writes"),
@@ -61,11 +72,20 @@ def test_rows_with_invalid_numbers_are_named(tmp_path, name, row, message):
         Results.read(tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "x.jsonl")
+    with pytest.raises(DataError, match=r"x\.jsonl: is not a regular file"):
+        Results.read(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("{", "is not valid JSON"),
+        ("[" * 10**5, "is not valid JSON"),
         ("[]", "was not written by"),
+        ('{"rows": [1], "environment": 5}', "was not written by"),
         ('{"rows": []}', "was not written by"),
         (None, "row 1 of .* has no L_G"),
     ],
