@@ -76,7 +76,7 @@ class CD(Ham):
         return product(ridge_projector(factors.bases, self.beta), x)
 
     def objective(self, x: Tensor, factors: Factors) -> Tensor:
-        """|X - D C|^2 / 2 + beta |C|^2 / 2 with the ridge codes; k-means moves the bases, which may raise it.   ->   b"""
+        """|X - D C|^2 / 2 + beta |C|^2 / 2, with ridge codes. A step may raise it: k-means moves the bases.   ->   b"""
         codes = self.readout(x, factors)
         return super().objective(x, Factors(factors.bases, codes)) + self.beta * codes.square().sum((1, 2)) / 2
 

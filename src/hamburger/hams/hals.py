@@ -54,7 +54,8 @@ class HALS(NMF):
 def descend(rows: Tensor, target: Tensor, gram: Tensor, eps: float) -> Tensor:
     """One pass over the rows; each moves to its best value >= 0.   rows, target: b r n   gram: b r r   ->   b r n"""
     slope = target - product(gram, rows)  # of the objective, negative, for the rows from k on
-    scale = 1 / (gram.diagonal(dim1=1, dim2=2) + eps)  # b r
+    # with eps=0 a dead row, whose slope is zero, still needs something to divide by
+    scale = 1 / (gram.diagonal(dim1=1, dim2=2) + (eps or torch.finfo(gram.dtype).tiny))  # b r
     updated = []
     for k in range(rows.shape[1]):
         old = rows[:, k, None]
