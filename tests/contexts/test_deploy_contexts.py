@@ -19,7 +19,7 @@ OPTIONS = {
     "nmf": SHORT,
     **dict.fromkeys(("hals", "learned", "lightham", "robust"), SHORT),
     "local": SHORT,
-    "windowed": {"ham_options": {"window": 6}, **SHORT},
+    "windowed": {"window": 6, **SHORT},
     # a warmer softmax: at 0.01 it would show rounding, a hundred times over, and not the graph
     "vq": {"temperature": 0.1, **SHORT},
     "cd": {"temperature": 0.1, **SHORT},

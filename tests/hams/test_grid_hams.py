@@ -106,7 +106,7 @@ def test_windows_have_their_own_bases_and_share_the_global_ones():
 @pytest.mark.parametrize("size", [(20,), (5, 7), (3, 4, 5)], ids=str)
 def test_layers_pass_the_grid_of_their_input(name, size):
     options = {"window": 3} if name == "windowed" else {}
-    layer = hb.Hamburger(12, ham=name, rank=4, ham_options=options, heads=2).eval().double()
+    layer = hb.Hamburger(12, ham=name, rank=4, heads=2, **options).eval().double()
     z = torch.randn(2, 12, *size, dtype=torch.float64)
     x = (layer.lower(z.flatten(2))).relu()
     parts = [
@@ -116,9 +116,11 @@ def test_layers_pass_the_grid_of_their_input(name, size):
     y = layer.norm(layer.upper(torch.cat([part.reconstruction for part in parts], 1)))
     assert_close(layer(z), z + y.unflatten(2, size), slack=100)
     assert_close(layer.context(z), y.unflatten(2, size), slack=100)
-    tokens = hb.Hamburger(12, ham=name, rank=4, ham_options=options, heads=2, layout="tokens").eval().double()
-    tokens.load_state_dict(layer.state_dict())
-    assert_close(tokens(z.flatten(2).mT), layer(z.flatten(2)).mT, slack=100)
+    for ham_options, flat in ({}, z.flatten(2)), ({"grid": size}, z):  # tokens are a line, unless the ham has a grid
+        options |= {"ham_options": ham_options, "layout": "tokens"}
+        tokens = hb.Hamburger(12, ham=name, rank=4, heads=2, **options).eval().double()
+        tokens.load_state_dict(layer.state_dict())
+        assert_close(tokens(z.flatten(2).mT), layer(flat).flatten(2).mT, slack=100)
 
 
 def test_a_subclass_with_its_own_context_gets_the_grid():
@@ -146,6 +148,10 @@ def test_a_subclass_with_its_own_context_gets_the_grid():
         (lambda x: hb.decompose(x, "local", rank=2, grid=(1, 2, 2, 5)), "one, two or three sizes"),
         (lambda x: hb.decompose(x, "local", rank=2, grid=(-4, -5)), "at least 1"),
         (lambda x: hb.decompose(x, hb.Local(rank=2, grid=(3, 4))), r"Local: the grid must have as many positions as x"),
+        (
+            lambda x: hb.decompose(x, hb.Local(rank=2, grid=(4, 5)), grid=(5, 4)),
+            r"built for the grid \(4, 5\), got positions on \(5, 4\); leave out one",
+        ),
         (lambda x: hb.Local(smoothness=-1), "Local: smoothness must be a finite number at least 0"),
         (lambda x: hb.Windowed(window=0), "Windowed: window must be a whole number of at least 1"),
         (lambda x: hb.Windowed(rank=4, local_rank=4), "local_rank must be below the rank 4.*got 4; lower it"),

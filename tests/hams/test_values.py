@@ -94,7 +94,7 @@ def test_a_ham_without_sums_says_that_it_has_no_parts():
 
 @pytest.mark.parametrize("name", ["robust", "local", "windowed", "learned"])
 def test_hams_that_need_all_positions_refuse_parts(name):
-    with pytest.raises(hb.OptionError, match="cannot decompose positions in parts; .*use NMF, HALS, VQ or CD"):
+    with pytest.raises(hb.OptionError, match=r"cannot decompose positions in parts; .*use NMF, HALS, VQ or CD"):
         hb.hams.create(name, rank=2).check_parts()
 
 

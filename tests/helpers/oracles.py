@@ -90,7 +90,7 @@ def hals(x, d, steps, eps=EPS):
     return d, c, d @ c
 
 
-def robust(x, d, steps, eps=EPS, threshold=1.0, output="low-rank"):
+def robust(x, d, steps, eps=EPS, threshold=1.0, component="low-rank"):
     x, d = x.astype(np.float64), d.astype(np.float64)
     c = softmax_columns(d.T @ x)
     t = threshold * np.sqrt((x**2).mean())
@@ -104,7 +104,7 @@ def robust(x, d, steps, eps=EPS, threshold=1.0, output="low-rank"):
         c = c * (d.T @ y) / (d.T @ (d @ c) + eps)
         if k < steps:
             d = d * (y @ c.T) / ((d @ c) @ c.T + eps)
-    return d, c, d @ c if output == "low-rank" else sparse(d, c)
+    return d, c, d @ c if component == "low-rank" else sparse(d, c)
 
 
 def laplacian(grid):

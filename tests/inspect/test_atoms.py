@@ -26,8 +26,8 @@ def test_code_maps_match_decompose(name):
     burger = net[1].eval()
     with torch.no_grad():
         x = burger.lower(net[0](image[None]).flatten(2))
-        x = torch.relu(x) if name == "nmf" else x
-    out = hb.decompose(x, burger.ham.ham, steps=6, bases=burger.ham.dictionary.bases)
+        x = torch.relu(x) if burger.rectify else x
+    out = hb.decompose(x, burger.ham.ham, steps=6, bases=burger.ham.dictionary.bases, grid=(3, 5))
     result = code_maps(net.train(), image)
     assert result.maps.shape == (1, 1, 3, 3, 5)
     assert (result.energies.diff(dim=2) <= 0).all()

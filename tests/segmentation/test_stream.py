@@ -204,6 +204,8 @@ def test_networks_that_see_the_whole_image_otherwise_are_refused():
     lightham.info = info()
     refuse(lightham.eval(), "something else than a ham")
     refuse(network("nmf", codes_init="uniform"), "depends on the order of positions", OptionError)
+    for name in ("local", "windowed", "robust", "learned"):
+        refuse(network(name), "cannot decompose positions in parts", OptionError)
     refuse(network("nmf", init="carry"), "init='carry', which is for videos", OptionError)
     refuse(network("nmf", version="v2+", dual=True), "decomposes along channels", OptionError)
 

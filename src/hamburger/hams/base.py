@@ -48,7 +48,7 @@ class Ham(ABC):
     `update_codes`, `sum_positions` and `update_bases`: then its positions may be in several tiles or processes.
     `nonnegative` hams need x >= 0 and start from bases >= 0; in `scale_free` hams (D S, S^-1 C) is as good a solution
     as (D, C). Hams that `need_grid` use which positions are neighbours, and define `on_grid`. The final bases of a ham
-    with `growing_bases` are more than its rank. A ham with numbers to train defines `initial_parameters` and `bind`.
+    with `growing_bases` are more than its rank. A `trainable` ham defines `initial_parameters` and `bind`.
 
     >>> class Projection(hb.Ham):                      # with @hb.hams.register("projection") it also has a name
     ...     def step(self, x, factors):
@@ -63,6 +63,7 @@ class Ham(ABC):
     nonnegative: ClassVar[bool] = False
     scale_free: ClassVar[bool] = False
     needs_grid: ClassVar[bool] = False
+    trainable: ClassVar[bool] = False
     growing_bases: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -106,7 +106,7 @@ class Phantom:
 
     def __call__(self, ham: Ham, x: Tensor, start: Callable[[], Factors], steps: int) -> Factors:
         keep = min(self.keep, steps)
-        trained = torch.is_grad_enabled() and (x.requires_grad or bool(ham.initial_parameters(steps)))
+        trained = torch.is_grad_enabled() and (x.requires_grad or ham.trainable)
         if keep == 0 or self.damping == 1 or not trained or is_exporting():
             return Truncated(keep)(ham, x, start, steps)
         with torch.no_grad():

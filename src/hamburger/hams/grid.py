@@ -18,7 +18,10 @@ MAX_AXES = 3
 
 @dataclass(frozen=True)
 class GridNMF(NMF):
-    """Base of NMFs on a grid of positions, row by row. Without `grid` the positions are a line."""
+    """Base of NMFs on a grid of positions, row by row. Without `grid` the positions are a line.
+
+    A `grid` in the constructor is for positions that arrive as a line, such as the tokens of a map; maps must agree.
+    """
 
     grid: tuple[int, ...] | None = None
 
@@ -30,7 +33,12 @@ class GridNMF(NMF):
             _check_axes(type(self).__name__, self.grid)
 
     def on_grid(self, grid: tuple[int, ...]) -> GridNMF:
-        return dataclasses.replace(self, grid=grid)
+        if self.grid is None:
+            return dataclasses.replace(self, grid=grid)
+        if len(grid) > 1 and grid != self.grid:
+            name = type(self).__name__
+            raise ShapeError(f"{name}: built for the grid {self.grid}, got positions on {grid}; leave out one of them")
+        return self
 
     def check(self, d: int, n: int) -> None:
         if self.grid is not None:

@@ -46,7 +46,7 @@ class Implicit:
         check_count("Implicit", "iterations", self.iterations, least=1)
 
     def __call__(self, ham: Ham, x: Tensor, start: Callable[[], Factors], steps: int) -> Factors:
-        if ham.initial_parameters(steps):
+        if ham.trainable:
             raise OptionError(
                 f"Implicit: step sizes do not change a fixed point, so this gradient does not train those of "
                 f"{type(ham).__name__}; take grad='bptt' or 'truncated:m'"

@@ -25,6 +25,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -46,13 +47,15 @@ class Learned(NMF):
     >>> layer = hb.Hamburger(64, ham=hb.Learned(rank=8), grad="truncated:2")
 
     - `relaxation`: above 0 and below 2; where training starts, and what `hb.decompose` uses. 1 is `NMF`.
-    - `weights`: the numbers p above: 2K + 1, of codes and bases in each step, then of the read-out. A layer sets them.
-      Steps after the K-th use the last number.
+    - `weights`: the numbers p above: 2K + 1, of codes and bases in each step, then of the read-out. Steps after the
+      K-th use the last number. A layer trains a copy of its own.
     - `taken`: how many steps came before the next one.
     - the others are those of `NMF`.
     """
 
     relaxation: float = 1.0
+    trainable: ClassVar[bool] = True
+
     weights: Tensor | None = field(default=None, repr=False, compare=False)
     taken: int = field(default=0, repr=False)
 
@@ -66,7 +69,14 @@ class Learned(NMF):
             raise ShapeError(f"Learned: weights must be 2 K + 1 numbers for K steps, got a tensor of {shape}")
 
     def initial_parameters(self, steps: int) -> dict[str, Tensor]:
-        return {"relaxation": torch.full((2 * steps + 1,), math.log(self.relaxation / (MOST - self.relaxation)))}
+        if self.weights is None:
+            return {"relaxation": torch.full((2 * steps + 1,), math.log(self.relaxation / (MOST - self.relaxation)))}
+        if self.weights.shape[0] != 2 * steps + 1:
+            raise ShapeError(
+                f"Learned: a layer of {steps} steps needs {2 * steps + 1} weights, got {self.weights.shape[0]}; leave "
+                "them out to start from `relaxation`"
+            )
+        return {"relaxation": self.weights.detach().clone()}
 
     def bind(self, parameters: Mapping[str, Tensor]) -> Learned:
         return dataclasses.replace(self, weights=parameters["relaxation"])

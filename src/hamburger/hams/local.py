@@ -46,7 +46,8 @@ class Local(GridNMF):
     >>> layer = hb.Hamburger(64, ham=hb.Local(rank=8))                  # the same as ham="local", rank=8
 
     - `smoothness`: the a above. At 1 the neighbours of a position weigh as much as its own column of X.
-    - `grid`: the shape of the positions. A layer sets it; `hb.decompose` takes it as a keyword.
+    - `grid`: the shape of the positions, where they arrive as a line. A layer sets it for maps and volumes, and
+      `hb.decompose` takes it as a keyword.
     - the others are those of `NMF`.
     """
 

@@ -30,7 +30,7 @@ from hamburger.errors import check_choice, check_positive
 from hamburger.hams.base import Factors, hams, product
 from hamburger.hams.nmf import NMF
 
-OUTPUTS = ("low-rank", "sparse")
+COMPONENTS = ("low-rank", "sparse")
 
 
 @hams.register("robust")
@@ -42,17 +42,17 @@ class Robust(NMF):
     >>> layer = hb.Hamburger(64, ham=hb.Robust(rank=8))                 # the same as ham="robust", rank=8
 
     - `threshold`: residuals beyond it, in units of the root mean square of X, go to S.
-    - `output`: what the reconstruction is: "low-rank" for D C, or "sparse" for S.
+    - `component`: what is returned as the reconstruction: "low-rank", D C, or "sparse", S.
     - the others are those of `NMF`.
     """
 
     threshold: float = 1.0
-    output: str = "low-rank"
+    component: str = "low-rank"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("Robust", "threshold", self.threshold)
-        check_choice("Robust", "output", self.output, OUTPUTS)
+        check_choice("Robust", "component", self.component, COMPONENTS)
 
     def step(self, x: Tensor, factors: Factors) -> Factors:
         return super().step(self.remove_outliers(x, factors), factors)
@@ -62,7 +62,7 @@ class Robust(NMF):
 
     def finish(self, x: Tensor, factors: Factors) -> tuple[Tensor, Tensor, Tensor]:
         bases, codes, low_rank = super().finish(x, factors)
-        if self.output == "low-rank":
+        if self.component == "low-rank":
             return bases, codes, low_rank
         return bases, codes, x - self.remove_outliers(x, Factors(bases, codes))
 

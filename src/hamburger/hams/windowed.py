@@ -49,7 +49,8 @@ class Windowed(GridNMF):
 
     - `window`: its side, in positions.
     - `local_rank`: how many of the `rank` bases of a position belong to its window; by default a quarter.
-    - `grid`: the shape of the positions. A layer sets it; `hb.decompose` takes it as a keyword.
+    - `grid`: the shape of the positions, where they arrive as a line. A layer sets it for maps and volumes, and
+      `hb.decompose` takes it as a keyword.
     - the others are those of `NMF`.
     """
 

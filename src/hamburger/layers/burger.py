@@ -34,6 +34,7 @@ Part = Literal["lower", "ham", "upper"]
 Layout = Literal["channels", "tokens"]
 Init = Literal["random", "fixed", "learned", "online", "columns", "carry"]
 CodesInit = Literal["softmax", "cosine", "uniform"]
+Component = Literal["low-rank", "sparse"]
 VERSIONS = get_args(Version)
 LAYOUTS = get_args(Layout)
 PARTS: frozenset[Part] = frozenset(get_args(Part))
@@ -62,9 +63,10 @@ class Hamburger(nn.Module):
 
     - `ham`: "nmf", "vq", "cd", "hals", "robust", "local", "windowed", "learned", a registered name, or a ham such as
       `VQ(rank=32, temperature=0.1)`. With `layout="tokens"` the positions of "local" and "windowed" are a line.
-    - `rank`, `temperature` (VQ, CD), `constant_norms` (VQ), `beta` (CD), `eps`, `codes_init`, `codes_temperature` (NMF)
-      and `final_update` (NMF, VQ): options of a ham given by name; None is the ham's default. `ham_options` holds
-      the options of other hams, such as `{"smoothness": 2.0}` of "local".
+    - `rank`, `temperature` (VQ, CD), `constant_norms` (VQ), `beta` (CD), `eps`, `codes_init`, `codes_temperature` (NMF
+      and the hams after "cd"), `final_update` (all but CD), `threshold`, `component` (robust), `smoothness` (local),
+      `window`, `local_rank` (windowed) and `relaxation` (learned): options of a ham given by name; None is the ham's
+      default. `ham_options` holds further options of a ham that you registered.
     - `version`: "paper" Z + BN(W_u M(W_l Z)); "v1", the authors' code, ReLU of that; "v2" with a slice of cheese
       (linear, BN, ReLU) after the ham and no BN after the upper bread; "v2+" adds two learned scalars, the one on the
       burger zero at first, and allows `dual`: half of a doubled width decomposed along channels.
@@ -110,6 +112,12 @@ class Hamburger(nn.Module):
         codes_init: CodesInit | None = None,
         codes_temperature: float | None = None,
         final_update: bool | None = None,
+        threshold: float | None = None,
+        component: Component | None = None,
+        smoothness: float | None = None,
+        window: int | None = None,
+        local_rank: int | None = None,
+        relaxation: float | None = None,
         ham_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -137,6 +145,8 @@ class Hamburger(nn.Module):
         requested: dict[str, Any] = {"rank": rank, "temperature": temperature, "beta": beta, "eps": eps}
         requested |= {"constant_norms": constant_norms, "final_update": final_update}
         requested |= {"codes_init": codes_init, "codes_temperature": codes_temperature}
+        requested |= {"threshold": threshold, "component": component, "smoothness": smoothness, "window": window}
+        requested |= {"local_rank": local_rank, "relaxation": relaxation}
         requested = {name: option for name, option in requested.items() if option is not None}
         value = _build_ham(ham, inner, requested, ham_options)
 
@@ -215,6 +225,11 @@ class Hamburger(nn.Module):
             return None
         requested = resolve_backend(self.ham.backend, x)
         return None if requested == "plain" else fused_block.plan_block(self, x, requested)
+
+    @property
+    def lacks_grid(self) -> bool:
+        """Whether the ham needs a grid and was not built with one, as it may be for tokens of a map."""
+        return self.needs_grid and getattr(self.ham.ham, "grid", None) is None  # type: ignore[union-attr]
 
     def _context(self, z: Tensor, block: fused_block.FusedBlock | None, grid: Sequence[int]) -> Tensor:
         if block is not None:

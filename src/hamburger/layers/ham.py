@@ -93,7 +93,7 @@ class HamLayer(nn.Module):
         ham = as_ham(ham)
         check_count("Hamburger", "steps", steps, least=0)
         parameters = ham.initial_parameters(steps)
-        grad = as_gradient(grad) if grad is not None else bptt if init == "learned" or parameters else one_step
+        grad = as_gradient(grad) if grad is not None else bptt if init == "learned" or ham.trainable else one_step
         check_count("Hamburger", "dim", dim, least=1)
         check_seed("Hamburger", seed)
         check_count("Hamburger", "heads", heads, least=1)
@@ -116,7 +116,7 @@ class HamLayer(nn.Module):
                 f"Hamburger: init={init!r} needs final bases of a fixed number, and those of {type(ham).__name__} grow "
                 "with the map; take init='random', 'fixed', 'learned' or 'columns'"
             )
-        if parameters and isinstance(grad, Implicit):
+        if ham.trainable and isinstance(grad, Implicit):
             raise OptionError(
                 f"Hamburger: grad='implicit' does not train the step sizes of {type(ham).__name__}; take grad='bptt' "
                 "or 'truncated:m'"
