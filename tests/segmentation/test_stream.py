@@ -72,6 +72,7 @@ CASES = [
     ("nmf", (130, 201), {}),
     ("nmf", (57, 333), {"heads": 2, "init": "online"}),
     ("vq", (101, 129), {}),
+    ("hals", (101, 129), {}),
     ("cd", (129, 100), {"version": "v2"}),
     ("nmf", (128, 128), {"final_update": False, "steps": 1}),
     ("nmf", (99, 130), {"eval_steps": 0}),

@@ -10,8 +10,9 @@ of S. The columns of D follow in the same way from X C^T and C C^T. `eps` is add
 step towards the minimum of the parabola, so no half-step raises the objective for any eps >= 0, and a dead row stays
 finite. In contrast to multiplicative updates, a zero can become positive again, and entries reach zero exactly.
 
-Cost of one step in multiply-adds: that of multiplicative updates, 2 n d r + 2 d r^2 + 2 n r^2. The r rows follow one
-another, so a step is 2 r small operations instead of two products: slower on a GPU, and a graph with 2 r K nodes.
+Cost of one step in multiply-adds: n d r each for D^T X and X C^T, and 5/2 r^2 (n + d) for the products with r x r
+matrices, of which multiplicative updates need 2 r^2 (n + d). The r rows follow one another, so a half-step is r small
+operations instead of one product, each too small to fill a GPU, and the graph of K steps has r times as many nodes.
 
 Source: A. Cichocki and A.-H. Phan, "Fast local algorithms for large scale nonnegative matrix and tensor
 factorizations", IEICE Transactions 2009. They also scale D to unit columns after each step; here the scale is free.
