@@ -152,9 +152,9 @@ def costs_table(rows: Sequence[Row]) -> str:
     long_header = ["ham", *(f"objective, K = {k}" for k in counts), *(f"ms, K = {k} (IQR)" for k in counts)]
     note = (
         f"Error: mean of |X - D C| / |X| over {r['inputs']} inputs ({r['input']}), the same for all hams, "
-        f"d = {r['d']}, n = {r['n']:,}, r = {r['r']}, {r['dtype']}, default options. Time: CPU time of one thread for a "
-        f"solve without a graph, {r['hardware']}, torch {r['torch']}, median of {r['repeats']} solves in turn, seed {r['seed']}, "
-        f"commit {r['commit']} (`lab/experiments/ham_costs.py`)."
+        f"d = {r['d']}, n = {r['n']:,}, r = {r['r']}, {r['dtype']}, default options. Time: CPU time of one thread "
+        f"for a solve without a graph, {r['hardware']}, torch {r['torch']}, median of {r['repeats']} solves in turn, "
+        f"seed {r['seed']}, commit {r['commit']} (`lab/experiments/ham_costs.py`)."
     )
     title = "Objectives, in units of |X|^2 / 2, and all times"
     return "\n\n".join([markdown_table(header, lines), note, collapsed(title, markdown_table(long_header, every))])
