@@ -113,20 +113,25 @@ class Phantom:
             damped = ham.solve(x, start(), steps - keep)
             values = ham.after(steps - keep).solve(x, damped, keep)
         for k in range(steps - keep, steps):
-            damped = Factors(*map(self._damp, damped, ham.after(k).step(x, damped)))
-        return Factors(*map(_replace_value, values, damped))
+            damped = self._damp(damped, ham.after(k).step(x, damped))
+        bases = _replace_value(values.bases, damped.bases)
+        if values.codes is None or damped.codes is None:
+            return Factors(bases)
+        return Factors(bases, _replace_value(values.codes, damped.codes))
 
-    def _damp(self, before: Tensor | None, after: Tensor | None) -> Tensor | None:
-        # no codes before the first step in hams that compute them from the bases
-        return after if before is None or after is None else torch.lerp(before, after, self.damping)
+    def _damp(self, before: Factors, after: Factors) -> Factors:
+        bases = torch.lerp(before.bases, after.bases, self.damping)
+        if before.codes is None or after.codes is None:  # hams that compute codes from the bases
+            return Factors(bases, after.codes)
+        return Factors(bases, torch.lerp(before.codes, after.codes, self.damping))
 
     def __str__(self) -> str:
         return f"phantom:{self.keep}" if self.damping == 0.5 else f"phantom:{self.keep}:{self.damping:g}"
 
 
-def _replace_value(value: Tensor | None, recorded: Tensor | None) -> Tensor | None:
+def _replace_value(value: Tensor, recorded: Tensor) -> Tensor:
     """A tensor with this value and the gradient of the recorded one."""
-    return value if value is None or recorded is None else value + (recorded - recorded.detach())
+    return value + (recorded - recorded.detach())
 
 
 @dataclass(frozen=True)
