@@ -102,6 +102,11 @@ def test_windows_have_their_own_bases_and_share_the_global_ones():
     assert relative_error(out.reconstruction, x) < 0.7 * relative_error(nmf.reconstruction, x)
 
 
+def test_layers_do_without_the_codes_of_all_windows(monkeypatch):
+    monkeypatch.setattr(hb.Windowed, "expand_codes", None)
+    hb.Hamburger(8, ham="windowed", rank=4, window=1)(torch.randn(1, 8, 6, 6)).sum().backward()
+
+
 @pytest.mark.parametrize("name", ["local", "windowed"])
 @pytest.mark.parametrize("size", [(20,), (5, 7), (3, 4, 5)], ids=str)
 def test_layers_pass_the_grid_of_their_input(name, size):

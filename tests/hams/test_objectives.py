@@ -46,6 +46,16 @@ def test_no_step_raises_the_objective(name, grid, kind):
         last = value
 
 
+@pytest.mark.parametrize("name", ["vq", "cd"])
+def test_a_step_of_a_clustering_ham_may_raise_it(name):
+    x, ham = torch.rand(50, 16, 42, dtype=torch.float64), hb.hams.create(name, rank=4)
+    paths = [ham.solve(x, ham.init(x, torch.rand_like(x[:, :, :4])), 0)]
+    for _ in range(8):
+        paths.append(ham.step(x, paths[-1]))
+    values = torch.stack([ham.objective(x, each) for each in paths])
+    assert (values.diff(dim=0) > 1e-6).any() and (values[-1] < values[0]).all()
+
+
 def roughness(codes, grid):
     """Sum over edges of (c_i - c_j)^2 / (2 axes), edge by edge."""
     maps, total = codes.unflatten(1, grid), 0

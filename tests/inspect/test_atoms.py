@@ -39,6 +39,14 @@ def test_code_maps_match_decompose(name):
     torch.testing.assert_close(result.bases[0, 0], out.bases[0][:, order])
 
 
+def test_every_window_has_maps_of_its_own():
+    net = network(hb.Hamburger(8, ham="windowed", rank=4, window=2, local_rank=1))
+    result = code_maps(net, torch.rand(IMAGE))
+    assert result.maps.shape == (1, 1, 3 + 6, 3, 5) and result.bases.shape == (1, 1, 8, 9)
+    sizes = (result.maps[0, 0] > 0).flatten(1).sum(1)
+    assert sorted(sizes.tolist())[:6] == [1, 2, 2, 2, 4, 4]  # six windows on a map of 3 x 5
+
+
 @pytest.mark.parametrize("init", ["random", "columns"])
 @pytest.mark.parametrize("axis", ["spatial", "channel"])
 def test_factors_multiply_to_the_layer_output(axis, init):

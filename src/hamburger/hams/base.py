@@ -118,8 +118,8 @@ class Ham(ABC):
 
     def solve(self, x: Tensor, factors: Factors, steps: int) -> Factors:
         """Run K steps. Hams override it to share work between steps; the value is that of K calls of `step`."""
-        for _ in range(steps):
-            factors = self.step(x, factors)
+        for k in range(steps):
+            factors = self.after(k).step(x, factors)
             if not isinstance(factors, Factors):
                 raise InputError(f"{type(self).__name__}.step must return Factors, got {type(factors).__name__}")
         return factors
@@ -130,6 +130,10 @@ class Ham(ABC):
         shapes = {"x": (x, "b d n"), "bases": (factors.bases, "b d r"), "codes": (codes, "b r n")}
         check_shapes(f"{type(self).__name__}.readout", **shapes)
         return factors.bases, codes, product(factors.bases, codes)
+
+    def expand_codes(self, codes: Tensor) -> Tensor:
+        """The codes of `finish` with a row for every final basis; layers do without.   ->   b r n"""
+        return codes
 
     def objective(self, x: Tensor, factors: Factors) -> Tensor:
         """What the steps minimise: |X - D C|^2 / 2, with the codes of `readout` if there are none.   ->   b

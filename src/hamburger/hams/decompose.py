@@ -253,7 +253,8 @@ def decompose(
         check_nonnegative("decompose", "x", x)
         if isinstance(bases, Tensor):
             check_nonnegative("decompose", "bases", bases)
-    return solve_ham(x, ham, steps=steps, grad=grad, bases=bases, generator=generator, backend=backend)
+    out = solve_ham(x, ham, steps=steps, grad=grad, bases=bases, generator=generator, backend=backend)
+    return out._replace(codes=ham.expand_codes(out.codes))
 
 
 def solve_ham(
@@ -266,7 +267,7 @@ def solve_ham(
     generator: torch.Generator | None = None,
     backend: str = "auto",
 ) -> Decomposition:
-    """`decompose` without its checks, for layers that have already made them."""
+    """`decompose` without its checks and without `Ham.expand_codes`, for layers."""
     with full_precision(x.device.type):
         given = None if isinstance(bases, str) else bases
         spec = dispatch.choose_spec(backend, x, ham, grad, one_step=grad == one_step, bases=given)

@@ -6,8 +6,8 @@ it at c (see nmf.py), where q is the ratio of NMF, such as (D^T X) / (D^T D C). 
     c <- c max(1 - w + w q, q / 10)
 
 1 - w + w q keeps the fraction (1 - w)^2 of the parabola's height above its minimum, so for 0 < w < 2 no half-step
-raises the objective (eps = 0), as for w = 1, which is NMF. The bound q / 10 keeps entries positive where w > 1 would
-overshoot below zero; it is nearer to the minimum than where it applies, so the guarantee stays.
+raises the objective (eps = 0), as for w = 1, which is NMF. The bound q / 10 keeps entries positive where w > 1 would overshoot below
+zero. Where it applies it is the nearer of the two to the minimum, so the guarantee stays.
 
 Every half-step has its own w = 2 sigmoid(p), and p is trained through the solve with the network: a learned optimiser
 in the sense of Gregor & LeCun (2010), with 2K + 1 numbers for K steps and the read-out. p = 0 is NMF.
@@ -85,14 +85,9 @@ class Learned(NMF):
         return dataclasses.replace(self, taken=self.taken + steps)
 
     def step(self, x: Tensor, factors: Factors) -> Factors:
-        return self.solve(x, factors, 1)
-
-    def solve(self, x: Tensor, factors: Factors, steps: int) -> Factors:
-        for k in range(self.taken, self.taken + steps):
-            codes = self._update_codes(x, factors, 2 * k)
-            xc, cc = self.sum_positions(x, codes)
-            factors = Factors(self._relax(factors.bases, xc, product(factors.bases, cc), 2 * k + 1), codes)
-        return factors
+        codes = self._update_codes(x, factors, 2 * self.taken)
+        xc, cc = self.sum_positions(x, codes)
+        return Factors(self._relax(factors.bases, xc, product(factors.bases, cc), 2 * self.taken + 1), codes)
 
     def readout(self, x: Tensor, factors: Factors) -> Tensor:
         if self.final_update:

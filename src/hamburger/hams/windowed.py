@@ -14,7 +14,8 @@ Where the window does not divide the grid, the last windows are filled up with z
 zero after one update, so it adds nothing to any sum, and the factors are those of smaller windows.
 
 The result is a matrix D = [D_0 D_1 ... D_m] of g + m local_rank columns, and codes whose local rows are zero outside
-their window. D C is computed window by window.
+their window. D C is computed window by window. Only `decompose` makes these codes: with small windows on a large map
+they are much larger than X, and a layer does not need them.
 
 Cost of one step in multiply-adds: 2 n d r for the products with X, 2 n r^2, and 2 m d r^2 for m windows. Small windows
 are therefore slower: at r = 64 the last term exceeds the first below 64 positions.
@@ -103,14 +104,14 @@ class Windowed(GridNMF):
         return Factors(torch.cat([final[:, 0, :, :g], local], dim=2), self._join(codes, n))
 
     def readout(self, x: Tensor, factors: Factors) -> Tensor:
-        return self.finish(x, factors)[1]
+        return self.expand_codes(self.finish(x, factors)[1])
 
     def finish(self, x: Tensor, factors: Factors) -> tuple[Tensor, Tensor, Tensor]:
         n = x.shape[2]
         x, bases, codes = self._split_all(x, factors)
         if self.final_update:
             codes = self._update(x, bases, codes)
-        return factors.bases, self._expand(self._join(codes, n)), self._join(product(bases, codes), n)
+        return factors.bases, self._join(codes, n), self._join(product(bases, codes), n)
 
     def objective(self, x: Tensor, factors: Factors) -> Tensor:
         """f above, for factors between steps or after them; no step raises it if eps is 0.   ->   b"""
@@ -171,8 +172,8 @@ class Windowed(GridNMF):
         local = bases[:, :, g:].unflatten(2, (m, self.rank - g)).permute(0, 2, 1, 3)
         return self._split(x), torch.cat([shared, local], dim=3).flatten(0, 1), self._split(codes)
 
-    def _expand(self, codes: Tensor) -> Tensor:
-        """Codes with a row for every local basis, zero outside its window.   b r n   ->   b (g + m l) n"""
+    def expand_codes(self, codes: Tensor) -> Tensor:
+        """Codes with a row for every local basis, zero outside its window.   b r n   ->   b (g + m local_rank) n"""
         n, g = codes.shape[2], self.global_rank
         m = math.prod(self._counts(n))
         index = torch.arange(m, device=codes.device).view(1, m, 1, 1).expand(1, m, 1, math.prod(self._sides(n)))

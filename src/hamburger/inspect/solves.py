@@ -97,8 +97,10 @@ def prepare_solve(layer: HamLayer, x: Tensor) -> tuple[Tensor, Tensor]:
 def solve_layer(layer: HamLayer, x: Tensor) -> Decomposition:
     """Decompose x as the layer does in evaluation.   b d *grid   ->   bases (b s) d r, codes (b s) r n"""
     data, bases = prepare_solve(layer, x)
+    ham = layer.bind_ham(x.shape[2:])
     with torch.no_grad():
-        return solve_ham(data, layer.bind_ham(x.shape[2:]), steps=layer.eval_steps, grad=layer.grad, bases=bases)
+        out = solve_ham(data, ham, steps=layer.eval_steps, grad=layer.grad, bases=bases)
+        return out._replace(codes=ham.expand_codes(out.codes))
 
 
 def find_ham(call: str, model: nn.Module, layer: str | None) -> tuple[str, HamLayer]:
