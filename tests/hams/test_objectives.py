@@ -53,7 +53,7 @@ def test_a_step_of_a_clustering_ham_may_raise_it(name):
     for _ in range(8):
         paths.append(ham.step(x, paths[-1]))
     values = torch.stack([ham.objective(x, each) for each in paths])
-    assert (values.diff(dim=0) > 1e-6).any() and (values[-1] < values[0]).all()
+    assert (values.diff(dim=0) > 1e-6).any() and values[-1].mean() < values[0].mean()
 
 
 def roughness(codes, grid):

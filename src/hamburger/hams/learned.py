@@ -6,8 +6,8 @@ it at c (see nmf.py), where q is the ratio of NMF, such as (D^T X) / (D^T D C). 
     c <- c max(1 - w + w q, q / 10)
 
 1 - w + w q keeps the fraction (1 - w)^2 of the parabola's height above its minimum, so for 0 < w < 2 no half-step
-raises the objective (eps = 0), as for w = 1, which is NMF. The bound q / 10 keeps entries positive where w > 1 would overshoot below
-zero. Where it applies it is the nearer of the two to the minimum, so the guarantee stays.
+raises the objective (eps = 0), as for w = 1, which is NMF. The bound q / 10 keeps entries positive where w > 1 would
+overshoot below zero. Where it applies it is the nearer of the two to the minimum, so the guarantee stays.
 
 Every half-step has its own w = 2 sigmoid(p), and p is trained through the solve with the network: a learned optimiser
 in the sense of Gregor & LeCun (2010), with 2K + 1 numbers for K steps and the read-out. p = 0 is NMF.
