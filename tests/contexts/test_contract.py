@@ -17,7 +17,7 @@ NAMES = hb.list_contexts()
 CHANNELS = 64
 
 # Contexts whose reach is limited on purpose, with the reason. All others are global.
-LOCAL = {"sanet": "attends within a few pooled pixels"}
+LOCAL = {"sanet": "attends within a few pooled pixels", "pooling": "averages a window"}
 
 
 def build(name, **options):
