@@ -88,7 +88,6 @@ def tune(
     ranks: Sequence[int] = (),
     ham_steps: Sequence[int] = HAM_STEPS,
     inits: Sequence[str] = INITS,
-    command: Callable[[Cell, Path, Path | None], list[str]] = lambda cell, out, data: cell.command(out, data),
     progress: Callable[[int, int, str], object] = lambda made, steps, what: None,
     note: Callable[[str], object] = lambda text: None,
 ) -> Tuning:
@@ -109,46 +108,70 @@ def tune(
     journal = open_journal(out, json.loads(encode_json(inputs)))
     write_durably(out / BASE, to_json(base).encode())
     if "rungs" not in journal:
-        journal |= measure_and_plan(base, out, names, ranks, inputs, data, command, progress)
+        journal |= measure_and_plan(base, out, names, ranks, inputs, data, progress)
         write_durably(out / JOURNAL, (encode_json(journal, indent=2) + "\n").encode())
     candidates: Candidates = {name: tuple(words) for name, words in journal["candidates"].items()}
     rungs = [Rung(**{**rung, "seeds": tuple(rung["seeds"])}) for rung in journal["rungs"]]
     metric = task_of(base).metric
 
-    survivors, rows, scores = [name for name in candidates if name != NONE], list[dict[str, Any]](), {}
+    survivors, rows = [name for name in candidates if name != NONE], list[dict[str, Any]]()
     total, made = sum(rung.steps * rung.runs for rung in rungs), 0
     for number, rung in enumerate(rungs, start=1):
         chosen = {name: candidates[name] for name in (NONE, *survivors[: rung.candidates])}
-        grid = cells(
-            str(out / BASE), chosen, rung.seeds, shorten_schedule(base, rung.steps), cell_class=TuneCell, call="tune"
-        )
-        folder = out / f"rung{number}"
+        where = f"rung {number} of {len(rungs)}"
 
-        def report(done: int, steps: int, runs: str, made: int = made, number: int = number) -> None:
-            progress(made + done, total, f"rung {number} of {len(rungs)}: {runs}")
+        def report(done: int, steps: int, runs: str, made: int = made, where: str = where) -> None:
+            progress(made + done, total, f"{where}: {runs}")
 
-        def drop_weights(cell: Cell, folder: Path = folder, last: bool = number == len(rungs)) -> None:
-            if not last:
-                (folder / cell.name / BEST).unlink(missing_ok=True)
-
-        try:
-            run_grid(grid, folder, data=data, command=command, progress=report, done=drop_weights, call="tune")
-        except GridError as failure:  # such as a loss that is not finite: the candidate is out
-            if not any(finished(cell, folder) for cell in grid):
-                raise
-            note(str(failure))
-        rows += [describe_run(cell, folder, number, rung.steps, metric) for cell in grid]
+        keep = number == len(rungs)
+        results = run_rung(base, out, number, rung, chosen, data=data, keep_weights=keep, progress=report, note=note)
+        rows += results
         write_json_lines(out / SUMMARY, rows)
-        made += rung.steps * len(grid)
-        scores = {name: [row["score"] for row in rows[-len(grid) :] if row["candidate"] == name] for name in chosen}
+        made += rung.steps * len(results)
+        scores = {name: [row["score"] for row in results if row["candidate"] == name] for name in chosen}
         scores = {name: values for name, values in scores.items() if None not in values}
-        ranking = sorted(
-            scores, key=lambda name: fmean(scores[name]), reverse=metric.higher
-        )  # ties in the grid's order
+        if not scores:
+            raise GridError(
+                f"tune: in {where} a run of every candidate failed; the logs are in {out}/rung{number}/logs"
+            )
+        # ties keep the grid's order
+        ranking = sorted(scores, key=lambda name: fmean(scores[name]), reverse=metric.higher)
         survivors = [name for name in ranking if name != NONE]
     winner = ranking[0]
     write_durably(out / CHOSEN, to_json(apply(base, candidates[winner])).encode())
     return Tuning(out / CHOSEN, winner, rows, judge(winner, scores, metric), metric)
+
+
+def run_rung(
+    base: SupervisedTraining,
+    out: Path,
+    number: int,
+    rung: Rung,
+    chosen: Candidates,
+    *,
+    data: Path | None,
+    keep_weights: bool,
+    progress: Callable[[int, int, str], object],
+    note: Callable[[str], object],
+) -> list[dict[str, Any]]:
+    """Train every chosen candidate with every seed of the rung; return a row for each, without a score if it failed."""
+    folder, shared = out / f"rung{number}", shorten_schedule(base, rung.steps)
+    grid = cells(str(out / BASE), chosen, rung.seeds, shared, cell_class=TuneCell, call="tune")
+
+    def drop_weights(cell: Cell) -> None:
+        if not keep_weights:
+            (folder / cell.name / BEST).unlink(missing_ok=True)
+
+    try:
+        run_grid(grid, folder, data=data, progress=progress, done=drop_weights, call="tune")
+    except GridError as failure:  # such as a loss that is not finite: the candidate is out
+        if not any(finished(cell, folder) for cell in grid):
+            raise
+        note(str(failure))
+    for cell in grid:  # a call that was interrupted may have left some
+        drop_weights(cell)
+    metric = task_of(base).metric
+    return [describe_run(cell, folder, number, rung.steps, metric) for cell in grid]
 
 
 # -- candidates and rungs ----------------------------------------------------------------------------------------------
@@ -239,7 +262,6 @@ def measure_and_plan(
     ranks: Sequence[int],
     inputs: Mapping[str, Any],
     data: Path | None,
-    command: Callable[[Cell, Path, Path | None], list[str]],
     progress: Callable[[int, int, str], object],
 ) -> dict[str, Any]:
     """Train the first candidate for a few steps; return the rest of the journal: speed, candidates and rungs."""
@@ -254,7 +276,6 @@ def measure_and_plan(
         [cell],
         folder,
         data=data,
-        command=command,
         progress=lambda done, total, runs: progress(done, total, "measuring the speed"),
         call="tune",
     )
