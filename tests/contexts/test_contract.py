@@ -47,7 +47,7 @@ def test_the_shape_is_kept(name, size):
 
 def test_a_batch_of_one_trains(name):
     layer = build(name).train()
-    out = layer(torch.randn(1, CHANNELS, 9, 11))
+    out = layer(torch.randn(1, CHANNELS, 9, 11, requires_grad=True))
     out.square().mean().backward()
     assert out.isfinite().all()
 
