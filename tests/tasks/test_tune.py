@@ -249,7 +249,7 @@ def test_the_verdict_counts_the_spread_of_both():
 @pytest.mark.full
 def test_a_killed_tuning_continues_to_the_same_recipe(tmp_path):
     few = ["--set", "data.options.length=32", "--set", "batch=8", "--set", "steps=30"]
-    grid = ["--candidates", "nmf,vq", "--ham-steps", "2", "--inits", "random,columns", "--minutes", "30"]
+    grid = ["--candidates", "nmf", "--ham-steps", "2", "--inits", "columns", "--minutes", "30"]
 
     def command(out):
         return [sys.executable, "-m", "hamburger", "tune", "figures-classes", "--out", str(out), *few, *grid]
@@ -270,7 +270,5 @@ def test_a_killed_tuning_continues_to_the_same_recipe(tmp_path):
     assert texts[0] == texts[1]
     journal = json.loads((tmp_path / "out/journal.json").read_text())
     # 32 channels: the default rank is 8
-    assert [name for name in journal["candidates"] if name.startswith("nmf")] == [
-        f"nmf-rank{rank}-k2-{init}" for rank in (8, 16) for init in ("random", "columns")
-    ]
+    assert list(journal["candidates"]) == ["none", "nmf-rank8-k2-columns", "nmf-rank16-k2-columns"]
     hb.train(tmp_path / "out/recipe.json", tmp_path / "run", overrides={"steps": 2}, accelerator="cpu")
