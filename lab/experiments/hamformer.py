@@ -5,8 +5,9 @@
 
 Protocol
 - Accuracy: every recipe with every mixer and seed, equal steps, schedule, augmentation and network but for the mixer.
-  `nmf-wide` has the parameters of attention: its breads are as wide as queries, keys, values and output together. The
-  rates are those of the recipes, tuned for none of the mixers. The weights of the last step count.
+  `nmf-wide` has the parameters of attention: two breads to twice the width and back, for four square matrices.
+  `nmf-batchnorm` has the norm that a Hamburger has elsewhere. The rates are those of the recipes, tuned for none of the
+  mixers. The weights of the last step count.
 - Depth: `--images` validation images, evenly spaced, through each trained network. Of the tokens before the first block
   and after each: the mean cosine between two tokens of an image, and the effective rank of the matrix of an image.
 - Speed: `hamformer_tiny` with random weights on images with n patches, `--tokens` in a batch; median of `--repeats`
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -46,16 +47,24 @@ from hamburger_lab.rows import read_json_lines
 RECIPES = ("hamformer-cifar10", "hamformer-tiny-imagenet")
 NETWORK = "hamformer_tiny"
 WIDTH = HAMFORMERS[NETWORK]["embed_dim"]
-MIXERS = ("none", "pooling", "efficient", "sa", "nmf", "vq", "cd")
-WIDE = "nmf-wide"
-SETTINGS: dict[str, tuple[str, ...]] = {
-    **variants(MIXERS),
-    WIDE: ("model.context=nmf", f"model.context_options.inner={2 * WIDTH}"),
+# mixer: context and its options
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "nmf-wide": ("nmf", {"inner": 2 * WIDTH}),
+    "nmf-batchnorm": ("nmf", {"norm": "batch"}),
 }
+MIXERS = ("none", "pooling", "efficient", "sa", "nmf", "vq", "cd", *VARIANTS)
 WARMUP = 3
 
 
 # -- accuracy and depth ------------------------------------------------------------------------------------------------
+
+
+def list_settings(mixer: str) -> tuple[str, ...]:
+    """Return what a mixer changes in a recipe."""
+    if mixer not in VARIANTS:
+        return variants([mixer])[mixer]
+    context, options = VARIANTS[mixer]
+    return (f"model.context={context}", *(f"model.context_options.{name}={value}" for name, value in options.items()))
 
 
 def token_similarity(x: Tensor) -> Tensor:
@@ -85,7 +94,7 @@ def profile_depth(weights: Path, data: Path | None, count: int) -> dict[str, lis
 def measure_accuracy(options: argparse.Namespace) -> None:
     """Train what is not finished, and write the rows that are missing."""
     written = {(row["recipe"], row["context"], row["seed"]): row for row in read_json_lines(options.json, "hamformer")}
-    mixers = {name: SETTINGS[name] for name in options.mixers.split(",")}
+    mixers = {name: list_settings(name) for name in options.mixers.split(",")}
     seeds = [int(text) for text in options.seeds.split(",")]
     data = {name: Path(path) for name, _, path in (text.partition("=") for text in options.data)}
     for recipe in options.recipes.split(","):
@@ -117,12 +126,10 @@ def measure_accuracy(options: argparse.Namespace) -> None:
 # -- speed and memory --------------------------------------------------------------------------------------------------
 
 
-def create_net(mixer: str, size: int, network: Mapping[str, Any]) -> nn.Module:
-    context = None if mixer == "none" else "nmf" if mixer == WIDE else mixer
-    width = network.get("embed_dim", WIDTH)
-    wide = {"inner": 2 * width} if mixer == WIDE else {}
+def create_net(mixer: str, size: int, network: dict[str, Any]) -> nn.Module:
+    context, options = VARIANTS.get(mixer, (None if mixer == "none" else mixer, {}))
     return hb.create_classifier(
-        NETWORK, num_classes=10, size=size, context=context, context_options=wide, backbone_options=dict(network)
+        NETWORK, num_classes=10, size=size, context=context, context_options=options, backbone_options=network
     )
 
 
@@ -194,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--speed", type=Path, help="rows of speed and memory")
     parser.add_argument("--data", action="append", default=[], metavar="RECIPE=DIR", help="may be repeated")
     parser.add_argument("--recipes", default=",".join(RECIPES))
-    parser.add_argument("--mixers", default=",".join(SETTINGS))
+    parser.add_argument("--mixers", default=",".join(MIXERS))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--set", action="append", default=[], help="override a field of the recipes")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
@@ -206,8 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=20)
     options = parser.parse_args(arguments)
     for name in options.mixers.split(","):
-        if name not in SETTINGS:
-            parser.error(f"no mixer '{name}'; known: {', '.join(SETTINGS)}")
+        if name not in MIXERS:
+            parser.error(f"no mixer '{name}'; known: {', '.join(MIXERS)}")
     for n in (int(text) for text in options.sizes.split(",")):
         if math.isqrt(n) ** 2 != n:
             parser.error(f"sizes must be square numbers (got {n})")
