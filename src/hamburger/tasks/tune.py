@@ -103,7 +103,11 @@ def tune(
     check_positive("tune", "minutes", minutes)
     names = [name for name in dict.fromkeys(names) if name not in (NONE, "baseline")]
     list_candidates(base, names, ranks or (None,), ham_steps, inits)  # raises on what is wrong
-    inputs = {"recipe": asdict(base), "data": None if data is None else str(data), "minutes": float(minutes)}
+    inputs: dict[str, Any] = {
+        "recipe": asdict(base),
+        "data": None if data is None else str(data),
+        "minutes": float(minutes),
+    }
     inputs |= {"candidates": names, "ranks": list(ranks), "ham_steps": list(ham_steps), "inits": list(inits)}
     journal = open_journal(out, json.loads(encode_json(inputs)))
     write_durably(out / BASE, to_json(base).encode())
