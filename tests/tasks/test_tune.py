@@ -90,6 +90,7 @@ class GivenScores:
 
     def __init__(self, scores, metric="accuracy", interrupt_at=None):
         self.scores, self.metric, self.interrupt_at, self.runs = scores, metric, interrupt_at, []
+        self.first = None
 
     def __call__(self, grid, folder, *, data, progress, call, done=lambda cell: None):
         failed = []
@@ -98,6 +99,7 @@ class GivenScores:
                 raise KeyboardInterrupt
             recipe, run = cell.resolved(), folder / cell.name
             self.runs.append((cell.variant, recipe.steps, recipe.seed))
+            self.first = self.first or recipe.model
             scores = self.scores.get(cell.variant, {}).get(folder.name, [0.1])
             score = scores[cell.seed - 7] if len(scores) > 1 else scores[0]
             run.mkdir(parents=True, exist_ok=True)
@@ -138,7 +140,7 @@ def test_halving_step_by_step(monkeypatch, tmp_path):
     second = [(name, 120, seed) for seed in (7, 8, 9) for name in ("none", B, D)]
     assert runs.runs == [("measured", 20, 7), *first, *second]
     assert result.winner == D
-    assert notes == [f"tune: failed: ['{C}-seed7']"]
+    assert notes == ["15 runs: 6 of 40 steps, then 9 of 120 steps", f"tune: failed: ['{C}-seed7']"]
     assert result.verdict == (
         f"{D} is not better than none beyond the spread of 3 seeds: accuracy +15.00 points; seeds differ by up to 20.00"
     )
@@ -155,6 +157,12 @@ def test_halving_step_by_step(monkeypatch, tmp_path):
     }
     weights = {path.parent.parent.name for path in (tmp_path / "out").rglob("best.safetensors")}
     assert weights == {"measured", "rung2"}
+
+
+def test_the_first_run_has_the_most_expensive_ham(monkeypatch, tmp_path):
+    runs = GivenScores(SCORES)
+    start(monkeypatch, tmp_path / "out", runs, names=("efficient", "nmf"), ham_steps=(6, 3))
+    assert (runs.first.context, runs.first.context_options) == ("nmf", {"rank": 4, "steps": 6, "init": "online"})
 
 
 def test_the_baseline_can_win(monkeypatch, tmp_path):

@@ -117,6 +117,8 @@ def tune(
     candidates: Candidates = {name: tuple(words) for name, words in journal["candidates"].items()}
     rungs = [Rung(**{**rung, "seeds": tuple(rung["seeds"])}) for rung in journal["rungs"]]
     metric = task_of(base).metric
+    lengths = ", then ".join(f"{rung.runs} of {rung.steps} steps" for rung in rungs)
+    note(f"{sum(rung.runs for rung in rungs)} runs: {lengths}")
 
     survivors, rows = [name for name in candidates if name != NONE], list[dict[str, Any]]()
     total, made = sum(rung.steps * rung.runs for rung in rungs), 0
@@ -268,11 +270,12 @@ def measure_and_plan(
     data: Path | None,
     progress: Callable[[int, int, str], object],
 ) -> dict[str, Any]:
-    """Train the first candidate for a few steps; return the rest of the journal: speed, candidates and rungs."""
+    """Train the first ham, or other candidate, for a few steps; return the rest of the journal: speed, candidates and rungs."""
     folder = out / "measured"
     shutil.rmtree(folder, ignore_errors=True)  # of a call that was interrupted in the middle of it
     steps, ham_steps, inits = min(MEASURED_STEPS, base.steps), inputs["ham_steps"], inputs["inits"]
-    first = list_candidates(base, names[:1], ranks[-1:] or (None,), [max(ham_steps)], inits[:1])
+    measured_name = next((name for name in names if name in hams), names[0])
+    first = list_candidates(base, [measured_name], ranks[-1:] or (None,), [max(ham_steps)], inits[:1])
     settings = list(first.values())[-1]
     cell = TuneCell("measured", str(out / BASE), base.seed, (*shorten_schedule(base, steps), *settings))
     begin = time.monotonic()
@@ -296,7 +299,7 @@ def measure_and_plan(
     rungs = plan_rungs(
         len(candidates) - 1,
         steps=base.steps,
-        budget=60 * inputs["minutes"] - seconds,
+        budget=max(0.0, 60 * inputs["minutes"] - seconds),
         run_seconds=run_seconds,
         step_seconds=step_seconds,
         seed=base.seed,
