@@ -270,7 +270,7 @@ def measure_and_plan(
     data: Path | None,
     progress: Callable[[int, int, str], object],
 ) -> dict[str, Any]:
-    """Train the first ham, or other candidate, for a few steps; return the rest of the journal: speed, candidates and rungs."""
+    """Train the first ham, or else the first candidate, for a few steps; return the rest of the journal."""
     folder = out / "measured"
     shutil.rmtree(folder, ignore_errors=True)  # of a call that was interrupted in the middle of it
     steps, ham_steps, inits = min(MEASURED_STEPS, base.steps), inputs["ham_steps"], inputs["inits"]
