@@ -39,6 +39,7 @@ FINALISTS = 3  # at most, besides the baseline
 FINAL_SEEDS = 3  # of the last rung; earlier rungs have one
 LEAST_STEPS = 10  # of a training
 MEASURED_STEPS = 20
+PLANNED = 0.9  # of the budget: other candidates may be slower than the one that was measured
 JOURNAL, BASE, CHOSEN, SUMMARY = "journal.json", "base.json", "recipe.json", "summary.jsonl"
 
 Candidates = dict[str, tuple[str, ...]]  # settings by name
@@ -299,7 +300,7 @@ def measure_and_plan(
     rungs = plan_rungs(
         len(candidates) - 1,
         steps=base.steps,
-        budget=max(0.0, 60 * inputs["minutes"] - seconds),
+        budget=max(0.0, PLANNED * 60 * inputs["minutes"] - seconds),
         run_seconds=run_seconds,
         step_seconds=step_seconds,
         seed=base.seed,
