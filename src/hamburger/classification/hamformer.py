@@ -34,8 +34,8 @@ class Hamformer(nn.Module):
         X  += mix(LN(X)),   X += MLP(LN(X))            `depth` blocks
         logits = W_k mean over positions of LN(X)
 
-    Blocks are the same for every context: pre-norm, GELU, a learned positional embedding, mean pooling, no class token.
-    Parts differ in the mixer alone, which is `mix` below, and is left out where `context` is None.
+    Whatever the context: pre-norm blocks, GELU, a learned positional embedding, mean pooling, no class token. Networks
+    differ in `mix` alone; where `context` is None, it and its norm are left out.
     `position` has one vector per patch of a square of `size` pixels; other images get it resized bilinearly.
     """
 
