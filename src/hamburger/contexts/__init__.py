@@ -26,6 +26,7 @@ from hamburger.contexts import (
     lightham,
     nonlocal_block,
     ocr,
+    pooling,
     psp,
     sa,
     sanet,
@@ -43,7 +44,7 @@ __all__ = ["contexts", "create_context", "list_contexts", "with_authors_version"
 # fmt: off
 ContextName = Literal[
     "a2", "acf", "apc", "cd", "da", "dfn", "dm", "efficient", "ema", "enc", "external", "hals", "learned", "lightham",
-    "local", "nmf", "nonlocal", "ocr", "psp", "robust", "sa", "sanet", "sgr", "spygr", "vq", "windowed",
+    "local", "nmf", "nonlocal", "ocr", "pooling", "psp", "robust", "sa", "sanet", "sgr", "spygr", "vq", "windowed",
 ]
 # fmt: on
 
