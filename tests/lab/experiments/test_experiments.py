@@ -15,12 +15,13 @@ import pytest
 import torch
 from PIL import Image
 
+import hamburger as hb
 from hamburger.classification.data import open_source
 from hamburger.detection.data.coco import CocoSet
 from hamburger.detection.model import create_detector
 from hamburger.segmentation.recipe import ANIMALS
 from hamburger_lab.pages.detection import detection_size_table, detection_table
-from hamburger_lab.pages.hams import carried_table
+from hamburger_lab.pages.hams import carried_table, costs_table
 from hamburger_lab.pages.sharded import message_ms, time_table
 
 SCRIPTS = Path(__file__).parents[3] / "lab" / "experiments"
@@ -290,3 +291,69 @@ def test_cpu_products_compares_two_libraries(tmp_path):
         assert row.keys() >= ENVIRONMENT and row["ms"] > 0
         assert (row["error"] is None) == (row["mode"] == "train")
         assert row["error"] is None or 0 < row["error"] < (1e-5 if row["ham"] == "nmf" else 0.01)
+
+
+def test_ham_costs_measures_every_ham(data, tmp_path, monkeypatch):
+    script, target = load_script("ham_costs"), tmp_path / "rows.jsonl"
+    monkeypatch.setattr(script, "RANK", 4)
+    monkeypatch.setattr(script, "WIDTH", 8)
+    for options in (["--images", str(data / "images")], []):
+        script.main(
+            [*options, "--count", "2", "--side", "40", "--steps", "1,3", "--repeats", "2", "--json", str(target)]
+        )
+        rows = read_rows(target)
+        assert [(row["ham"], row["steps"]) for row in rows] == [(name, k) for name in hb.hams.names() for k in (1, 3)]
+        for row in rows:
+            assert row.keys() >= ENVIRONMENT and row["grid"] == [5, 5] and row["n"] == 25 and row["threads"] == 1
+            assert 0 < row["error"] < 1 and 0 < row["objective"] < 1.5 and row["ms"] > 0
+        by_case = {(row["ham"], row["steps"]): row for row in rows}
+        assert by_case["hals", 3]["objective"] < by_case["nmf", 3]["objective"] < by_case["nmf", 1]["objective"]
+    assert "| `windowed` | 0." in costs_table(rows)
+    with pytest.raises(SystemExit):
+        script.main(["--count", "4", "--repeats", "2", "--json", str(target)])
+
+
+def test_hamformer_profiles_tokens_as_numpy_does():
+    script = load_script("hamformer")
+    x = torch.randn(2, 6, 3, 4)
+    expected = []
+    for tokens in x.flatten(2).mT.double().numpy():
+        unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
+        cosines = unit @ unit.T
+        expected.append(cosines[~np.eye(12, dtype=bool)].mean())
+    assert np.allclose(script.token_similarity(x), expected)
+    assert script.token_similarity(torch.ones(1, 4, 3, 3)) == pytest.approx(1)
+
+
+def test_hamformer_writes_the_speed_of_every_mixer(tmp_path):
+    script = load_script("hamformer")
+    target = tmp_path / "speed.jsonl"
+    few = ["--tokens", "32", "--depth", "1", "--repeats", "2", "--device", "cpu", "--mixers", "none,nmf-wide,sa"]
+    script.main(["--speed", str(target), "--sizes", "16", *few])
+    before = target.read_text()
+    script.main(["--speed", str(target), "--sizes", "16,4", *few])
+    assert target.read_text().startswith(before)
+    rows = read_rows(target)
+    assert [(row["mixer"], row["n"]) for row in rows] == [(m, n) for n in (16, 4) for m in ("none", "nmf-wide", "sa")]
+    counts = {row["mixer"]: row["parameters"] for row in rows[:3]}
+    # equal to attention but for the bias of the lower bread, twice as wide as the network
+    assert counts["nmf-wide"] == counts["sa"] + 2 * 192
+    assert all(row["train_ms"] > 0 and row["train_mb"] is None and row.keys() >= ENVIRONMENT for row in rows)
+
+
+@pytest.mark.full
+def test_hamformer_trains_and_profiles_every_mixer(tmp_path):
+    script = load_script("hamformer")
+    target = tmp_path / "rows.jsonl"
+    small = ("steps=4", "eval_every=4", "data.options.length=16", "batch=8")
+    options = ["--recipes", "hamformer-figures", "--mixers", "none,nmf", "--json", str(target), "--images", "4"]
+    options += ["--out", str(tmp_path / "runs"), *(word for setting in small for word in ("--set", setting))]
+    script.main([*options, "--seeds", "0"])
+    before = target.read_text()
+    script.main([*options, "--seeds", "0,1"])
+    assert target.read_text().startswith(before)
+    rows = read_rows(target)
+    assert [(row["context"], row["seed"]) for row in rows] == [("none", 0), ("nmf", 0), ("none", 1), ("nmf", 1)]
+    for row in rows:
+        assert len(row["similarity"]) == len(row["effective_rank"]) == 3 and row.keys() >= ENVIRONMENT
+        assert all(1 <= rank <= 32 for rank in row["effective_rank"])
