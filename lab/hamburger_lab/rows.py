@@ -16,7 +16,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from hamburger.errors import DataError, OptionError, shorten
+from hamburger.errors import DataError, OptionError, shorten, show
 from hamburger.files import parse_json, read_text, write_atomically
 
 Row = dict[str, Any]
@@ -132,7 +132,9 @@ def check_numbers(row: Row, where: str) -> None:
         for entry in value if isinstance(value, list) else [value]:
             is_number = isinstance(entry, (int, float)) and not isinstance(entry, bool)
             if entry is not None and not (is_number and math.isfinite(entry)):
-                raise DataError(f"claims: {where}: {name} is {entry!r}, not a number; fix the row or measure it again")
+                raise DataError(
+                    f"claims: {where}: {name} is {shorten(entry)}, not a number; fix the row or measure it again"
+                )
 
 
 def check_one_experiment(rows: Sequence[Row], path: Path) -> None:
@@ -140,16 +142,15 @@ def check_one_experiment(rows: Sequence[Row], path: Path) -> None:
     for what, read in SAME_IN_FILE.items():
         kinds = list(dict.fromkeys(read(row) for row in rows))
         if len(kinds) > 1:
-            raise DataError(
-                f"claims: {path} mixes {what}: {kinds[0]} and {kinds[1]}; put runs of one kind into one file"
-            )
+            two = " and ".join(map(show, kinds[:2]))
+            raise DataError(f"claims: {path} mixes {what}: {two}; put runs of one kind into one file")
     hashes: dict[tuple[str, Any], Any] = {}
     for row in rows:
         cell = cell_name(row), row["seed"]
         if hashes.setdefault(cell, row.get("recipe_hash")) != row.get("recipe_hash"):
             raise DataError(
-                f"claims: {path} has {cell[0]}, seed {cell[1]} twice, from two recipes ({hashes[cell]} and "
-                f"{row.get('recipe_hash')}); keep the rows of one"
+                f"claims: {path} has {show(cell[0])}, seed {cell[1]} twice, from two recipes ({show(hashes[cell])} and "
+                f"{show(row.get('recipe_hash'))}); keep the rows of one"
             )
 
 

@@ -29,6 +29,8 @@ from hamburger.report.page import write_report
 from hamburger.tasks import find_gan_recipe, find_training, task_of
 from hamburger.tasks.sweep import cells, check_grid, rows, variants
 from hamburger.training.recipe import apply, digest, read_recipe, to_json
+from hamburger_lab.claims import Results
+from hamburger_lab.claims.tables import as_rows, judge_all
 from hamburger_lab.gan_page import write_gan_report
 
 HOSTILE_TEXT = (
@@ -283,6 +285,23 @@ def read_comparison(folder: Path) -> str:
     return "\n".join([out.getvalue(), *describe_rows(finished)])
 
 
+# -- result files ------------------------------------------------------------------------------------------------------
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def make_results() -> list[Files]:
+    """The first rows of some of the committed files, one kind each."""
+    names = ("ablation_angles_patchwork_cpu", "gradients_cpu", "columns_error_cpu", "table3_h200", "ganspeed_h200")
+    names += ("gan_figures_cpu", "segmentation_patchwork_cpu", "ablation_inside_patchwork_cpu")
+    paths = [path for name in names if (path := RESULTS / f"{name}.jsonl").exists()]
+    return [{path.name: b"\n".join(path.read_bytes().splitlines()[:6]) + b"\n" for path in paths}]
+
+
+def read_results(folder: Path) -> Any:
+    return as_rows(judge_all(Results.read(folder)))
+
+
 # -- predictions in progress -------------------------------------------------------------------------------------------
 
 IMAGES = tuple(InputImage(Path(f"photos/{i}.png"), str(i)) for i in range(4))
@@ -340,5 +359,6 @@ RUNS: dict[str, Fuzzer] = {
     "report": Fuzzer(make_runs, mutate_json_files(r"\.json"), read_report, quick=12),
     "gan-report": Fuzzer(make_gan_run, mutate_json_files(r"\.json"), read_gan_report, quick=12),
     "compare": Fuzzer(make_runs, mutate_json_files("(recipe|result).json"), read_comparison),
+    "claims": Fuzzer(make_results, mutate_json_files("jsonl"), read_results, names_file=False, quick=12),
     "predictions": Fuzzer(make_predictions, mutate_json_files("json"), resume_predictions),
 }

@@ -6,6 +6,7 @@ import inspect
 from collections import Counter
 from typing import Any
 
+from hamburger.errors import DataError, HamburgerError, shorten
 from hamburger.files import encode_json
 from hamburger.report.study import has_collapsed, summarise
 from hamburger_lab.ablations.grids import ablations
@@ -56,7 +57,20 @@ CLIPPED = "With the norm of the gradient clipped to 1:"
 
 
 def judge_all(results: Results) -> ClaimVerdicts:
-    return [(claim, claim.judge(results)) for claim in CLAIMS]
+    """Return each claim with its verdict; raise DataError where a row has a value that the claim cannot use."""
+    return [(claim, _judge(claim, results)) for claim in CLAIMS]
+
+
+def _judge(claim: Claim, results: Results) -> Verdict:
+    try:
+        return claim.judge(results)
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as unusable:
+        if isinstance(unusable, HamburgerError):
+            raise
+        raise DataError(
+            f"claims: {claim.id} cannot use a row that `{claim.command}` writes ({type(unusable).__name__}: "
+            f"{shorten(str(unusable))}); measure it again, or remove its file"
+        ) from unusable
 
 
 def round_significant(value: float) -> float:
