@@ -198,7 +198,8 @@ def read_study(path: Path) -> Row:
     except ValueError:
         raise DataError(f"claims: {path} is not valid JSON; write it again, or remove it") from None
     if path.stem.startswith("propositions_"):
-        rows, environment = (study.get(key) if isinstance(study, dict) else None for key in ("rows", "environment"))
+        fields = study if isinstance(study, dict) else {}
+        rows, environment = fields.get("rows", 0), fields.get("environment")
         if not (isinstance(environment, dict) and "hardware" in environment and is_list_of(rows, dict)):
             raise DataError(f"claims: {path} was not written by `ham propositions`; give other files another name")
         for number, row in enumerate(rows, start=1):

@@ -12,11 +12,12 @@ import torch.distributed
 
 from hamburger import distributed
 from hamburger.errors import OptionError, TrainingError, check_path
+from hamburger.files import DISK_FULL
 from hamburger.training.accelerator import Accelerator, is_rank_zero
 from hamburger.training.metrics_log import CheckProgress, Listener, Note, RunStarted
 from hamburger.training.recipe import SupervisedTraining, Training, find_recipes, read_device
 from hamburger.training.run_folder import Result, RunFolder, measurements
-from hamburger.training.run_lifecycle import DISK_FULL, Run, StopSignal, describe_full_disk
+from hamburger.training.run_lifecycle import Run, StopSignal, describe_full_disk
 from hamburger.training.task import Task
 from hamburger.training.trainer import Trainer
 
