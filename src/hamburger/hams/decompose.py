@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hamburger.errors import InputError, OptionError, ShapeError, check_choice, check_count, did_you_mean
-from hamburger.hams.base import COLUMNS, Columns, Factors, Ham, hams, product
+from hamburger.hams.base import COLUMNS, Columns, Factors, Ham, hams, product, takes_bfloat16
 from hamburger.hams.implicit import Implicit
 from hamburger.kernels import dispatch
 from hamburger.tensors import check_finite, check_nonnegative, check_shapes, check_tensor, full_precision, widen
@@ -206,20 +206,22 @@ def solve_ham(
                 return Decomposition(*kernels.decompose(spec, x, initial, steps))
             except dispatch.LaunchError as error:
                 dispatch.fall_back(error, backend)
-        # Half precision has neither the range nor the digits for sums over thousands of positions.
-        data = widen(x)
+        # Half precision has neither the range nor the digits for sums over thousands of positions. Our hams multiply a
+        # bfloat16 X as it is where the CPU adds up in float32, and keep the factors in float32.
+        mixed = ham.fused_spec() is not None and isinstance(grad, (Truncated, BPTT)) and takes_bfloat16(x, ham.rank)
+        data = x if mixed else widen(x)
 
         def start() -> Factors:
             if isinstance(bases, str):
                 return ham.init(data, ham.select_columns(data))
-            first = None if bases is None else bases.to(data).expand(x.shape[0], -1, -1)
+            first = None if bases is None else bases.to(widen(data[:0])).expand(x.shape[0], -1, -1)
             return ham.init(data, first, generator)
 
         factors = grad(ham, data, start, steps)
         codes = ham.readout(data, factors)
         shapes = {"x": (data, "b d n"), "bases": (factors.bases, "b d r"), "codes": (codes, "b r n")}
         check_shapes(f"{type(ham).__name__}.readout", **shapes)
-        return Decomposition(factors.bases, codes, product(factors.bases, codes).to(x.dtype))
+        return Decomposition(factors.bases, codes, product(factors.bases, codes, data.dtype).to(x.dtype))
 
 
 def _check_bases(x: Tensor, bases: Tensor, ham: Ham) -> None:

@@ -90,10 +90,10 @@ class NMF(Ham):
         elif random:
             device = x.device if generator is None else generator.device
             shape = (x.shape[0], self.rank, x.shape[2])
-            codes = torch.rand(shape, generator=generator, dtype=x.dtype, device=device).to(x.device)
+            codes = torch.rand(shape, generator=generator, dtype=bases.dtype, device=device).to(x.device)
         else:
             multipliers = torch.tensor(weyl_multipliers(self.rank), device=x.device)
-            codes = weyl_uniform(multipliers, x.shape[2], dtype=x.dtype).expand(x.shape[0], -1, -1)
+            codes = weyl_uniform(multipliers, x.shape[2], dtype=bases.dtype).expand(x.shape[0], -1, -1)
         return Factors(bases, codes)
 
     @property
@@ -105,10 +105,11 @@ class NMF(Ham):
         assert codes is not None
         check_shapes("NMF", x=(x, "b d n"), bases=(bases, "b d r"), codes=(codes, "b r n"))
         # D^T D first: it is r x r, where D C would be as large as X
-        return multiply(codes.mT, product(x.mT, bases), product(codes.mT, product(bases.mT, bases)), self.eps).mT
+        denominator = product(codes.mT.to(x.dtype), product(bases.mT, bases))
+        return multiply(codes.mT, product(x.mT, bases), denominator, self.eps).mT
 
     def sum_positions(self, x: Tensor, codes: Tensor) -> tuple[Tensor, ...]:
-        return product(x, codes.mT), product(codes, codes.mT)
+        return product(x, codes.mT), product(codes.to(x.dtype), codes.mT)
 
     def update_bases(self, bases: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
         xc, cc = sums
