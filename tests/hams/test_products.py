@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from tolerances import assert_close, relative_error
@@ -9,6 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import hamburger as hb
 from hamburger.hams import base as products
+from hamburger.layers.ham import Bread
 
 needs_onednn = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, products.OPERATOR), reason="torch has no oneDNN")
 
@@ -63,7 +66,7 @@ def test_the_slow_code_of_onednn_is_not_called(layout, onednn, monkeypatch):
 
 @needs_onednn
 def test_derivatives_of_all_orders(monkeypatch):
-    monkeypatch.setattr(products, "_takes_onednn", lambda a, b: True)
+    monkeypatch.setattr(products, "takes_onednn", lambda a, b: True)
     monkeypatch.setattr(products, "_multiply", torch.bmm)  # gradcheck needs float64, which oneDNN does not have
     a, b = (torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 3, 4), (2, 4, 5)))
     assert gradcheck(products.product, (a, b)) and gradgradcheck(products.product, (a, b))
@@ -89,6 +92,21 @@ def test_gradients_of_a_solve(name, grad, onednn):
     for ours, exact in zip(*results, strict=True):
         assert_close(ours, exact, slack=5)
     assert onednn
+
+
+@needs_onednn
+@pytest.mark.parametrize("bias", [False, True])
+def test_breads_multiply_by_onednn(bias, onednn):
+    bread, x = Bread(64, 32, bias=bias), torch.randn(2, 64, 1100)
+    results = []
+    for each, layer in ((x, bread), (x.double(), copy.deepcopy(bread).double())):
+        each = each.clone().requires_grad_()
+        y = layer(each)
+        results.append([y, *torch.autograd.grad(y.square().sum(), [each, *layer.parameters()])])
+    for ours, exact in zip(*results, strict=True):
+        assert_close(ours, exact)
+    assert len(onednn) == 3 and y.is_contiguous()
+    assert bread.bfloat16()(x).dtype == torch.bfloat16 and len(onednn) == 3
 
 
 @needs_onednn

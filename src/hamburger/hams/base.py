@@ -232,7 +232,7 @@ def product(a: Tensor, b: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     if a.dtype != b.dtype and (a.dtype in HALF or b.dtype in HALF):
         half = a.dtype if a.dtype in HALF else b.dtype
         return product(a.to(half), b.to(half)).float()
-    if not _takes_onednn(a, b):
+    if not takes_onednn(a, b):
         return torch.bmm(a, b)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         result: Tensor = _Product.apply(a, b, a.dtype)
@@ -247,7 +247,7 @@ def softmax(x: Tensor) -> Tensor:
 
 def takes_bfloat16(x: Tensor, rank: int) -> bool:
     """Whether products of X (b d n) with factors of this rank are fast in bfloat16: X need not become float32."""
-    return x.dtype == torch.bfloat16 and _takes_onednn(x, x.new_empty(0, x.shape[2], rank))
+    return x.dtype == torch.bfloat16 and takes_onednn(x, x.new_empty(0, x.shape[2], rank))
 
 
 class _Product(torch.autograd.Function):
@@ -290,7 +290,7 @@ def _as_matrices(x: Tensor) -> Tensor:
     return x if (across == 1 and down >= columns) or (down == 1 and across >= rows) else x.contiguous()
 
 
-def _takes_onednn(a: Tensor, b: Tensor) -> bool:
+def takes_onednn(a: Tensor, b: Tensor) -> bool:
     """Whether oneDNN multiplies; never where calls are traced or transformed, or where the user chose otherwise."""
     if a.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False
