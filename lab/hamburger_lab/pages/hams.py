@@ -187,6 +187,23 @@ def _by_library(rows: Sequence[Row]) -> list[dict[str, Row]]:
     return list(groups.values())
 
 
+def deploy_table(rows: Sequence[Row]) -> str:
+    """Return the time of a network on a CPU in each runtime."""
+    base = select_rows(rows, runtime="onnxruntime", dtype="float32")[0]
+    lines = [
+        [row["runtime"], row["dtype"], f"{row['ms']:.1f} ({row['ms_iqr']:.1f})", f"{base['ms'] / row['ms']:.2f}"]
+        for row in rows
+    ]
+    versions = ", ".join(dict.fromkeys(f"{row['runtime'].split('.')[0]} {row['version']}" for row in rows))
+    note = (
+        f"Recipe {base['recipe']} with random weights, one image of {base['side']} x {base['side']}, "
+        f"{base['hardware']}, CPU time of one thread, {versions}, "
+        f"median of {base['repeats']} calls in turn, commit {base['commit']}."
+    )
+    header = ["runtime", "dtype", "ms (IQR)", "times as fast as ONNX Runtime"]
+    return f"{markdown_table(header, lines)}\n\n{note}"
+
+
 def profile_markdown(rows: Sequence[Row]) -> str:
     """Return the time of each kernel by n in both modes."""
     columns = sorted({(row["mode"], row["n"]) for row in rows})

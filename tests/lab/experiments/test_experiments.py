@@ -291,3 +291,15 @@ def test_cpu_products_compares_libraries(tmp_path):
         assert (row["ms"] is None) == (row["input"] == "clusters") and (row["mode"] == "train") == (not row["residual"])
         if row["mode"] == "infer":
             assert 0 < row["error"] < (1e-5 if row["ham"] == "nmf" and row["dtype"] == "float32" else 0.5)
+
+
+@pytest.mark.full
+def test_deploy_cpu_compares_runtimes(tmp_path):
+    script, target = load_script("deploy_cpu"), tmp_path / "rows.jsonl"
+    script.main(["--side", "65", "--threads", "1,2", "--repeats", "2", "--json", str(target)])
+    rows = read_rows(target)
+    names = [(row["runtime"], row["dtype"]) for row in rows if row["threads"] == 1]
+    assert names[:6] == [(name, dtype) for name in script.TORCH for dtype in ("float32", "bfloat16")]
+    assert len(rows) == 2 * len(names)
+    for row in rows:
+        assert row.keys() >= ENVIRONMENT and row["ms"] > 0 and row["difference"] <= script.TOLERANCE[row["dtype"]]
