@@ -19,7 +19,7 @@ ORDER = (
     *("segmentation", "classification", "detection", "stereo", "generation", "tasks", "inspect", "report"),
     *("app", "cli"),
 )
-FRAMEWORKS = {"huggingface", "smp"}
+FRAMEWORKS = {"huggingface", "smp", "mmseg"}
 TASKS = {"segmentation", "classification", "detection", "stereo", "generation"}
 # generation trains on the image-class data sets of classification
 ALLOWED = {("generation", "classification")}

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from hamburger.errors import OptionError, install_extra
 from hamburger.segmentation.heads import base
-from hamburger.segmentation.heads.base import Head
+from hamburger.segmentation.heads.base import Decoder
 
 try:
     import segmentation_models_pytorch as smp
@@ -27,20 +27,6 @@ except ImportError as missing:
     raise ImportError(f"hamburger.smp needs segmentation-models-pytorch; {install_extra('smp')}") from missing
 
 __all__ = ["HamNet", "LightHam"]
-
-
-class Decoder(nn.Module):
-    """A head of this library up to its classifier.   [b c_i h_i w_i, ...]   ->   b `width` h w"""
-
-    def __init__(self, head: Head, maps: int) -> None:
-        super().__init__()
-        self.head, self.maps = head, maps
-        classifier: Any = head.classifier
-        self.width: int = classifier[1].in_channels
-        head.classifier = classifier[0]  # the dropout; smp's segmentation head has the linear map
-
-    def forward(self, features: Sequence[Tensor]) -> Tensor:
-        return self.head(features[-self.maps :]).logits
 
 
 class HamModel(SegmentationModel):
@@ -60,7 +46,7 @@ class HamModel(SegmentationModel):
     ) -> None:
         widths: Sequence[int] = encoder.out_channels  # type: ignore[assignment]
         head = base.heads.create(name, widths[-maps:], classes, **decoder_options)
-        self.encoder, self.decoder = encoder, Decoder(head, maps)
+        self.encoder, self.decoder = encoder, Decoder(head, maps=maps)
         self.segmentation_head = SegmentationHead(
             self.decoder.width, classes, kernel_size=1, activation=activation, upsampling=stride
         )

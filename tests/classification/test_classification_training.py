@@ -13,6 +13,7 @@ from small_run import reproducible_outputs, rows
 from typer.testing import CliRunner
 
 import hamburger as hb
+from hamburger.classification.hamformer import Hamformer
 from hamburger.classification.model import create_classifier
 from hamburger.classification.recipe import ClassificationRecipe, check_classification_recipe, classification_recipes
 from hamburger.classification.task import CLASSIFICATION
@@ -124,11 +125,14 @@ def test_a_context_has_more_positions_than_a_ham_has_atoms(name):
     recipe = classification_recipes.create(name)
     net = create_classifier(**asdict(recipe.model), num_classes=4, size=recipe.data.size).eval()
     burgers = [module for module in net.modules() if isinstance(module, hb.Hamburger)]
+    assert len(burgers) == (len(net.net.blocks) if isinstance(net.net, Hamformer) else 1)
     seen = []
-    burgers[0].register_forward_hook(lambda module, args, output: seen.append(args[0].shape))
+    for burger in burgers:
+        burger.ham.register_forward_hook(lambda module, args, output: seen.append((module, *args[0].shape[1:])))
     net(torch.rand(1, 3, recipe.data.size, recipe.data.size))
-    ((_, channels, h, w),) = seen
-    assert len(burgers) == 1 and min(h, w) >= 8 and burgers[0].ham.ham.rank < min(channels, h * w)
+    assert len(seen) == len(burgers)
+    for layer, channels, n in seen:
+        assert n >= 64 and layer.ham.rank < min(channels, n)
 
 
 def test_the_embedded_recipe_learns_in_its_few_steps(tmp_path):
@@ -144,6 +148,7 @@ def test_the_embedded_recipe_learns_in_its_few_steps(tmp_path):
         (("keep=first",), "keep"),
         (("model.stem=smal",), "did you mean 'small'"),
         (("optim.lr=0",), "optim.lr"),
+        (("optim.kind=adam",), "no optim.kind 'adam'; did you mean 'adamw'"),
         (("data.resident=maybe",), "data.resident"),
         (("data.padding=-1",), "data.padding must be a whole number of at least 0"),
         (("task=segments",), "task"),

@@ -17,7 +17,7 @@ NAMES = hb.list_contexts()
 CHANNELS = 64
 
 # Contexts whose reach is limited on purpose, with the reason. All others are global.
-LOCAL = {"sanet": "attends within a few pooled pixels"}
+LOCAL = {"sanet": "attends within a few pooled pixels", "pooling": "averages a window"}
 
 
 def build(name, **options):
@@ -47,7 +47,7 @@ def test_the_shape_is_kept(name, size):
 
 def test_a_batch_of_one_trains(name):
     layer = build(name).train()
-    out = layer(torch.randn(1, CHANNELS, 9, 11))
+    out = layer(torch.randn(1, CHANNELS, 9, 11, requires_grad=True))
     out.square().mean().backward()
     assert out.isfinite().all()
 

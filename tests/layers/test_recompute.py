@@ -133,9 +133,9 @@ def test_compiled_and_checkpointed_layers_with_moving_bases_raise(make, inside, 
     "make",
     [
         lambda: hb.Hamburger(12, rank=4),
-        lambda: hb.Hamburger(12, rank=4, init="fixed", version="v2"),
+        pytest.param(lambda: hb.Hamburger(12, rank=4, init="fixed", version="v2"), marks=pytest.mark.full),
         lambda: hb.layers.norm.convert_sync(hb.Hamburger(12, rank=4, version="v1")),
-        lambda: hb.create_context("a2", 12),
+        pytest.param(lambda: hb.create_context("a2", 12), marks=pytest.mark.full),
     ],
     ids=["paper", "v2", "v1 with synchronised norms", "a2"],
 )

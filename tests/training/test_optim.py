@@ -75,7 +75,16 @@ def test_learning_rate_is_poly_after_warmup():
     assert learning_rate(Optim(lr=1.0, warmup=50), 9, 10) > 0
 
 
-@pytest.mark.parametrize("optim", [Optim(lr=0.1), AdamOptim(lr=0.1, weight_decay=0.01)])
+ADAMW = Optim(kind="adamw", lr=0.1, momentum=0.8)
+
+
+def test_adamw_takes_momentum_as_its_first_beta():
+    optimizer = optimizer_of(nn.Linear(3, 2), ADAMW)
+    assert isinstance(optimizer, torch.optim.AdamW) and optimizer.defaults["betas"] == (0.8, 0.999)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [1e-4, 0, 0]
+
+
+@pytest.mark.parametrize("optim", [Optim(lr=0.1), AdamOptim(lr=0.1, weight_decay=0.01), ADAMW])
 def test_updates_and_state_are_those_of_torch(optim):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))

@@ -146,6 +146,7 @@ TIMM_OPTIONS = frozenset(
 )
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")  # of a backbone: neither an address nor a path
 TIMM = "timm:"
+HAMFORMER = "hamformer"  # the names of classifiers that are not timm's begin with it
 
 
 def check_plain(name: str, value: Any, *, bounds: Mapping[str, int] = LARGEST_OF, largest: int = LARGEST) -> None:
@@ -204,7 +205,8 @@ def check_model_options(model: Mapping[str, Any]) -> None:
 
 def uses_timm(model: Mapping[str, Any]) -> bool:
     """Return whether the network with these keywords contains one of timm."""
-    return str(model.get("backbone")).startswith(TIMM) or model.get("task") == "classification"
+    backbone = str(model.get("backbone"))
+    return backbone.startswith(TIMM) or (model.get("task") == "classification" and not backbone.startswith(HAMFORMER))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Classifiers: a timm network with a context inserted."""
+"""Classifiers: a timm network with a context inserted, or a hamformer, whose tokens a context mixes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import torch
 from torch import nn
 
 from hamburger.backbones.timm_encoder import check_timm_name, create_with_supported
-from hamburger.errors import OptionError, check_choice, check_count, check_mapping
+from hamburger.checkpoints.weights_file import HAMFORMER
+from hamburger.classification.hamformer import HAMFORMERS, Hamformer
+from hamburger.errors import OptionError, UnknownNameError, check_choice, check_count, check_mapping, did_you_mean
 from hamburger.insertion import Gate, insert_context
 from hamburger.registry import explain_errors
 from hamburger.tensors import check_images
@@ -50,10 +52,22 @@ def create_classifier(
 
     stem="small" replaces the first layer of a ResNet by the usual one for images of 32 or 64 pixels: a 3 x 3
     convolution without stride or pooling.
+
+    "hamformer_tiny" and "hamformer_small" are vision transformers in which the context mixes the tokens instead of
+    attention; None leaves mixing out. `after`, `gate`, `stem` and `pretrained` do not apply to them.
+
+    >>> net = create_classifier("hamformer_tiny", num_classes=10, context="nmf", backbone_options={"depth": 6})
     """
     config = dict(locals()) | {"pretrained": False}  # a network that is built again gets its weights from a file
     check_choice("create_classifier", "stem", stem, STEMS)
     check_count("create_classifier", "num_classes", num_classes, least=2)
+    if isinstance(backbone, str) and backbone.startswith(HAMFORMER):
+        changed = {"after": after != "layer3", "gate": gate != "zero", "stem": stem != "timm", "pretrained": pretrained}
+        for option in (option for option, given in changed.items() if given):
+            raise OptionError(f"create_classifier: '{backbone}' has no option '{option}'; leave it out")
+        return Classifier(
+            _create_hamformer(backbone, num_classes, size, context, context_options, backbone_options), config
+        )
     check_timm_name(backbone)
     options = {"num_classes": num_classes, "pretrained": pretrained}
     options |= check_mapping("create_classifier", "backbone_options", backbone_options)
@@ -64,6 +78,25 @@ def create_classifier(
         inserted = (context, check_mapping("create_classifier", "context_options", context_options))
         insert_context(net, {after: inserted}, gate=gate, example=torch.zeros(1, 3, size, size))
     return Classifier(net, config)
+
+
+def _create_hamformer(
+    name: str,
+    num_classes: int,
+    size: int,
+    context: str | None,
+    context_options: dict[str, Any] | None,
+    backbone_options: dict[str, Any] | None,
+) -> Hamformer:
+    if name not in HAMFORMERS:
+        raise UnknownNameError(f"no classifier '{name}'{did_you_mean(name, HAMFORMERS)}")
+    options = check_mapping("create_classifier", "backbone_options", backbone_options)
+    for option in options:
+        if option not in HAMFORMERS[name]:
+            raise OptionError(f"'{name}' has no option '{option}'{did_you_mean(option, HAMFORMERS[name])}")
+    mixer = check_mapping("create_classifier", "context_options", context_options)
+    shape = HAMFORMERS[name] | options
+    return Hamformer(num_classes, size=size, context=context, context_options=mixer, **shape)
 
 
 def _shrink_stem(backbone: str, net: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Classification recipes: a timm network with a context inserted."""
+"""Classification recipes: a timm network with a context inserted, or a hamformer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from hamburger.training.recipe import (
 
 @dataclass(frozen=True)
 class ClassifierModel:
-    """Keywords of `create_classifier`: a timm network and the context inserted into it."""
+    """Keywords of `create_classifier`: a timm network and the context inserted into it, or a hamformer and its mixer.
+
+    `after`, `gate`, `stem` and `pretrained` belong to timm's networks.
+    """
 
     backbone: str = "resnet18"
     backbone_options: dict[str, Any] = field(default_factory=dict)
@@ -114,6 +117,61 @@ def tiny_imagenet_classes() -> ClassificationRecipe:
         steps=4_000,
         eval_every=400,
         checkpoint_every=400,
+    )
+
+
+# -- transformers: `ham compare` trains the same network with attention, linear attention, hams and pooling ------------
+
+
+@classification_recipes.register("hamformer-figures")
+def hamformer_figures() -> ClassificationRecipe:
+    """A transformer of hams with two blocks of 32 channels, on four generated shapes: seconds on two CPU cores.
+
+    Device: CPU. Duration: seconds.
+    """
+    return replace(
+        figures_classes(),
+        name="hamformer-figures",
+        model=ClassifierModel(
+            backbone="hamformer_tiny", backbone_options={"embed_dim": 32, "depth": 2, "mlp_ratio": 2}
+        ),
+        optim=Optim(kind="adamw", lr=3e-3, weight_decay=0.05, bias_lr=1.0, warmup=10, clip=1.0),
+    )
+
+
+@classification_recipes.register("hamformer-cifar10")
+def hamformer_cifar10() -> ClassificationRecipe:
+    """CIFAR-10, `hamformer_tiny` with NMF: 12 blocks of 192 channels on 8 x 8 patches, 60 epochs.
+
+    Device: GPU.
+    """
+    return ClassificationRecipe(
+        name="hamformer-cifar10",
+        model=ClassifierModel(backbone="hamformer_tiny"),
+        data=ClassificationData(name="cifar10", val_split="test", padding=4),
+        optim=Optim(kind="adamw", lr=1e-3, weight_decay=0.05, bias_lr=1.0, warmup=1_000, clip=1.0),
+        batch=128,
+        steps=23_400,
+        precision="bf16",
+        channels_last=True,
+        eval_every=2_340,
+        checkpoint_every=2_340,
+    )
+
+
+@classification_recipes.register("hamformer-tiny-imagenet")
+def hamformer_tiny_imagenet() -> ClassificationRecipe:
+    """Tiny-ImageNet, or some classes of it, at 64 pixels: `hamformer_tiny` with NMF on 16 x 16 patches.
+
+    Device: GPU.
+    """
+    return replace(
+        hamformer_cifar10(),
+        name="hamformer-tiny-imagenet",
+        data=ClassificationData(name="tiny-imagenet", size=64, padding=8),
+        steps=8_000,
+        eval_every=800,
+        checkpoint_every=800,
     )
 
 

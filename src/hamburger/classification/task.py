@@ -15,6 +15,7 @@ from hamburger.checkpoints.weights_file import Info
 from hamburger.classification.data import ImageSet, image_sources, load_images, open_source
 from hamburger.classification.data.batches import ImageBatch, ImageBatches
 from hamburger.classification.evaluate import ClassificationScores, evaluate_classifier
+from hamburger.classification.hamformer import HAMFORMERS
 from hamburger.classification.model import Classifier, create_classifier
 from hamburger.classification.predict import ClassificationPredictor, ClassificationVisualizer
 from hamburger.classification.recipe import ClassificationRecipe, check_classification_recipe, classification_recipes
@@ -81,7 +82,7 @@ class ClassificationTask(Task[ClassificationRecipe]):
 
     def about(self, recipe: ClassificationRecipe) -> dict[str, Any]:
         model = recipe.model
-        after = model.after if model.context is not None else None
+        after = None if model.context is None or model.backbone in HAMFORMERS else model.after
         return {"backbone": model.backbone, "context": model.context, "after": after, "data": recipe.data.name}
 
     # -- weights -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import hamburger
-from hamburger.cli import compare, data, evaluate, explorer, export, gan, listing, predict, train
+from hamburger.cli import compare, data, evaluate, explorer, export, gan, listing, predict, train, tune
 
 LAB_COMMANDS = (
     "ablate",
@@ -46,6 +46,7 @@ def ham(
 app.command("demo")(compare.demo)
 app.command("compare")(compare.compare)
 app.command("train")(train.train)
+app.command("tune")(tune.tune)
 app.command("eval")(evaluate.evaluate)
 app.command("predict")(predict.predict)
 app.command("report")(compare.report)

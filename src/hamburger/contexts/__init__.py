@@ -26,6 +26,7 @@ from hamburger.contexts import (
     lightham,
     nonlocal_block,
     ocr,
+    pooling,
     psp,
     sa,
     sanet,
@@ -43,7 +44,7 @@ __all__ = ["contexts", "create_context", "list_contexts", "with_authors_version"
 # fmt: off
 ContextName = Literal[
     "a2", "acf", "apc", "cd", "da", "dfn", "dm", "efficient", "ema", "enc", "external", "lightham",
-    "nmf", "nonlocal", "ocr", "psp", "sa", "sanet", "sgr", "spygr", "vq",
+    "nmf", "nonlocal", "ocr", "pooling", "psp", "sa", "sanet", "sgr", "spygr", "vq",
 ]
 # fmt: on
 

@@ -41,12 +41,17 @@ class SelfAttention(nn.Module):
         self.out = conv(inner, channels, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        return x + self.context(x)
+
+    def context(self, x: Tensor) -> Tensor:
+        """Apply the layer without its skip.   b c h w   ->   b c h w"""
         check_map("sa", x, self.channels)
         y = attend(
             *(self.split(layer(x)) for layer in (self.queries, self.keys, self.values)), materialise=self.materialise
         )
         y = y.transpose(1, 2).flatten(2).mT.unflatten(2, x.shape[2:])
-        return x + self.out(y)
+        z: Tensor = self.out(y)
+        return z
 
     def attention(self, x: Tensor) -> Tensor:
         """Return A, which `forward` computes only with `materialise`.   b c h w   ->   b heads n n"""

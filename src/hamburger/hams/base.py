@@ -245,6 +245,16 @@ def softmax(x: Tensor) -> Tensor:
     return x.mT.softmax(dim=1).mT if x.stride(1) < x.stride(2) else x.softmax(dim=2)
 
 
+def project(x: Tensor, bases: Tensor) -> Tensor:
+    """X^T D for a softmax over r.   x: b d n   bases: b d r   ->   b n r
+
+    For a bfloat16 X the mean of the bases is subtracted: the softmax ignores it, but it would cost digits in rounding.
+    """
+    if x.dtype == torch.bfloat16:
+        bases = bases - bases.mean(dim=2, keepdim=True)
+    return product(x.mT, bases)
+
+
 def takes_bfloat16(x: Tensor, rank: int) -> bool:
     """Whether products of X (b d n) with factors of this rank are fast in bfloat16: X need not become float32."""
     return x.dtype == torch.bfloat16 and takes_onednn(x, x.new_empty(0, x.shape[2], rank))

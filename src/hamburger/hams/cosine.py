@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamburger.hams.base import product, softmax
+from hamburger.hams.base import product, project, softmax
 from hamburger.linalg import EPS, normalize_columns
 from hamburger.tensors import is_transformed, widen
 
@@ -55,10 +55,7 @@ def assign(x: Tensor, scale: Tensor, bases: Tensor, temperature: float) -> Tenso
     """softmax over r of cosine(D, X) / T.   x: b d n   scale = inverse_norms(x): b 1 n   bases: b d r   ->   b r n"""
     # The norms of X scale r x n similarities here rather than d x n entries of X: no normalised copy of X is made.
     # The softmax runs over r, so the codes lie n x r in memory, each position's in a row, behind a transposed view.
-    unit = normalize_columns(bases)
-    if x.dtype == torch.bfloat16:  # a softmax ignores what all its logits share, but rounding them does not
-        unit = unit - unit.mean(dim=2, keepdim=True)
-    return softmax(product(x.mT, unit) * (scale / temperature).mT).mT
+    return softmax(project(x, normalize_columns(bases)) * (scale / temperature).mT).mT
 
 
 def sums_over_positions(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from hamburger.errors import check_choice, check_flag, check_positive
 from hamburger.hams import cosine
-from hamburger.hams.base import Factors, Ham, hams, product, softmax, weyl_multipliers, weyl_uniform
+from hamburger.hams.base import Factors, Ham, hams, product, project, softmax, weyl_multipliers, weyl_uniform
 from hamburger.kernels.dispatch import FusedSpec
 from hamburger.tensors import check_shapes
 
@@ -129,7 +129,7 @@ class NMF(Ham):
 
 def first_codes(x: Tensor, bases: Tensor) -> Tensor:
     """softmax over r of D^T X, as in the authors' code.   x: b d n   bases: b d r   ->   b r n"""
-    return softmax(product(x.mT, bases)).mT
+    return softmax(project(x, bases)).mT
 
 
 def multiply(factor: Tensor, numerator: Tensor, denominator: Tensor, eps: float) -> Tensor:

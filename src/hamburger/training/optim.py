@@ -15,9 +15,9 @@ Kind = TypeVar("Kind", bound=torch.optim.Optimizer)
 
 def optimizer_of(net: nn.Module, optim: Optim | AdamOptim) -> torch.optim.Optimizer:
     """SGD or AdamW over the parameter groups of the network."""
-    if isinstance(optim, Optim):
+    if isinstance(optim, Optim) and optim.kind == "sgd":
         return without_dynamo(torch.optim.SGD)(groups(net, optim), lr=optim.lr, momentum=optim.momentum)
-    betas = (optim.beta1, optim.beta2)
+    betas = (optim.momentum, 0.999) if isinstance(optim, Optim) else (optim.beta1, optim.beta2)
     return without_dynamo(torch.optim.AdamW)(groups(net, optim), lr=optim.lr, betas=betas)
 
 

@@ -34,7 +34,10 @@ MAX_DEPTH = 16  # of options inside options
 
 @dataclass(frozen=True)
 class Optim:
-    """SGD in three groups: weights (decayed), norms and gates (not), biases (not, at `bias_lr` times lr)."""
+    """SGD in three groups: weights (decayed), norms and gates (not), biases (not, at `bias_lr` times lr).
+
+    `kind="adamw"` is AdamW with the same groups; `momentum` is then beta1, and beta2 is 0.999.
+    """
 
     lr: float = 9e-3
     momentum: float = 0.9
@@ -44,6 +47,7 @@ class Optim:
     warmup: int = 0  # steps
     # upper bound on the norm of all gradients together; None: no clipping
     clip: float | None = field(default=None, metadata={ADDED_LATER: True})
+    kind: str = field(default="sgd", metadata={ADDED_LATER: True})
 
 
 @dataclass(frozen=True)
@@ -201,6 +205,7 @@ def _check_optim(call: str, optim: Optim | AdamOptim) -> None:
     check_positive(call, "optim.power", optim.power, zero=isinstance(optim, AdamOptim))
     check_positive(call, "optim.weight_decay", optim.weight_decay, zero=True)
     if isinstance(optim, Optim):
+        check_choice(call, "optim.kind", optim.kind, ("sgd", "adamw"))
         check_positive(call, "optim.bias_lr", optim.bias_lr, zero=True)
         check_positive(call, "optim.momentum", optim.momentum, zero=True, most=0.9999)
     else:

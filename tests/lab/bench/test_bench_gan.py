@@ -14,6 +14,7 @@ from hamburger_lab.bench.gan import CONTENDERS, GanStepPlan, measure
 SMALL = {"resolution": 32, "width": 16, "num_classes": 3, "latent": 8, "batch": 2, "repeats": 2}
 
 
+@pytest.mark.full
 def test_every_gan_contender_has_times():
     # eight heads of an eighth need 64 channels at the context; the narrow discriminator has 2 x 32
     contexts = ("none", "ylg", "ylg-fused", "hamgan")

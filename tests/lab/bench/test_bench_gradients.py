@@ -42,6 +42,7 @@ def peaks(device):
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.full
 def test_memory_grows_with_steps_for_bptt_only(device):
     result = peaks(device)
     for ham in ("nmf", "vq", "cd"):

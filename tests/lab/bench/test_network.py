@@ -63,6 +63,7 @@ def test_waiting_network_holds_no_gradients():
     assert all(p.grad is None for p in race.steps["baseline"].net.parameters())
 
 
+@pytest.mark.full
 def test_network_with_nonfinite_loss_is_skipped(monkeypatch):
     built = iter([1.0, float("nan")])
 
@@ -81,6 +82,7 @@ def test_network_with_nonfinite_loss_is_skipped(monkeypatch):
     assert good.train_ms > 0 and good.train_ms_iqr is None  # one round has no spread
 
 
+@pytest.mark.full
 def test_out_of_memory_becomes_a_note(monkeypatch):
     def peak(step, resident, device):
         if len(resident) > baseline:

@@ -63,6 +63,7 @@ def test_a_grid_that_cannot_write_its_rows_does_not_start(ham, tmp_path, monkeyp
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.full
 def test_a_grid_trains_measures_and_appends(ham, tmp_path, monkeypatch):
     rows = tmp_path / "rows.jsonl"
     words = ["gan", "grid", "figures", "--out", tmp_path / "runs", "--contexts", "none,ylg", "--seeds", "0", *SET]

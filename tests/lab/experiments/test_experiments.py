@@ -303,3 +303,49 @@ def test_deploy_cpu_compares_runtimes(tmp_path):
     assert len(rows) == 2 * len(names)
     for row in rows:
         assert row.keys() >= ENVIRONMENT and row["ms"] > 0 and row["difference"] <= script.TOLERANCE[row["dtype"]]
+
+
+def test_hamformer_profiles_tokens_as_numpy_does():
+    script = load_script("hamformer")
+    x = torch.randn(2, 6, 3, 4)
+    expected = []
+    for tokens in x.flatten(2).mT.double().numpy():
+        unit = tokens / np.linalg.norm(tokens, axis=1, keepdims=True)
+        cosines = unit @ unit.T
+        expected.append(cosines[~np.eye(12, dtype=bool)].mean())
+    assert np.allclose(script.token_similarity(x), expected)
+    assert script.token_similarity(torch.ones(1, 4, 3, 3)) == pytest.approx(1)
+
+
+def test_hamformer_writes_the_speed_of_every_mixer(tmp_path):
+    script = load_script("hamformer")
+    target = tmp_path / "speed.jsonl"
+    few = ["--tokens", "32", "--depth", "1", "--repeats", "2", "--device", "cpu", "--mixers", "none,nmf-wide,sa"]
+    script.main(["--speed", str(target), "--sizes", "16", *few])
+    before = target.read_text()
+    script.main(["--speed", str(target), "--sizes", "16,4", *few])
+    assert target.read_text().startswith(before)
+    rows = read_rows(target)
+    assert [(row["mixer"], row["n"]) for row in rows] == [(m, n) for n in (16, 4) for m in ("none", "nmf-wide", "sa")]
+    counts = {row["mixer"]: row["parameters"] for row in rows[:3]}
+    # equal to attention but for the bias of the lower bread, twice as wide as the network
+    assert counts["nmf-wide"] == counts["sa"] + 2 * 192
+    assert all(row["train_ms"] > 0 and row["train_mb"] is None and row.keys() >= ENVIRONMENT for row in rows)
+
+
+@pytest.mark.full
+def test_hamformer_trains_and_profiles_every_mixer(tmp_path):
+    script = load_script("hamformer")
+    target = tmp_path / "rows.jsonl"
+    small = ("steps=4", "eval_every=4", "data.options.length=16", "batch=8")
+    options = ["--recipes", "hamformer-figures", "--mixers", "none,nmf", "--json", str(target), "--images", "4"]
+    options += ["--out", str(tmp_path / "runs"), *(word for setting in small for word in ("--set", setting))]
+    script.main([*options, "--seeds", "0"])
+    before = target.read_text()
+    script.main([*options, "--seeds", "0,1"])
+    assert target.read_text().startswith(before)
+    rows = read_rows(target)
+    assert [(row["context"], row["seed"]) for row in rows] == [("none", 0), ("nmf", 0), ("none", 1), ("nmf", 1)]
+    for row in rows:
+        assert len(row["similarity"]) == len(row["effective_rank"]) == 3 and row.keys() >= ENVIRONMENT
+        assert all(1 <= rank <= 32 for rank in row["effective_rank"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -89,3 +89,20 @@ class PixelClassifier(nn.Sequential):
 
     def __init__(self, channels: int, num_classes: int, *, dropout: float) -> None:
         super().__init__(Dropout2d(dropout), conv(channels, num_classes, bias=True))
+
+
+class Decoder(nn.Module):
+    """A head up to its classifier, for libraries that bring their own.   [b c_i h_i w_i, ...]   ->   b `width` h w
+
+    The head's dropout stays, unless `dropout=False`. It reads the last `maps` maps, by default all of them.
+    """
+
+    def __init__(self, head: Head, *, maps: int = 0, dropout: bool = True) -> None:
+        super().__init__()
+        self.head, self.maps = head, maps
+        classifier: Any = head.classifier
+        self.width: int = classifier[1].in_channels
+        head.classifier = classifier[0] if dropout else nn.Identity()
+
+    def forward(self, features: Sequence[Tensor]) -> Tensor:
+        return self.head(features[-self.maps :]).logits
