@@ -18,8 +18,22 @@ from hamburger.segmentation import Info
 from hamburger.segmentation.losses import cross_entropy
 
 NAMES = (
-    *("NMF", "VQ", "CD", "hams", "Ham", "Factors", "Decomposition", "decompose"),
-    *("one_step", "bptt", "Truncated", "Implicit"),
+    *(
+        "NMF",
+        "VQ",
+        "CD",
+        "HALS",
+        "Robust",
+        "Local",
+        "Windowed",
+        "Learned",
+        "hams",
+        "Ham",
+        "Factors",
+        "Decomposition",
+        "decompose",
+    ),
+    *("one_step", "bptt", "Truncated", "Phantom", "Implicit"),
     *("Hamburger", "HamLayer", "contexts", "create_context", "list_contexts", "debug"),
     *("create_model", "create_gan", "create_classifier", "create_detector", "create_stereo"),
     *("load", "train", "Predictor", "stream", "list_models", "list_weights", "errors"),
@@ -79,7 +93,7 @@ def test_create_gan_works_as_documented():
 
 
 def test_every_ham_fits_on_a_screen():
-    for ham in (hb.NMF, hb.VQ, hb.CD):
+    for ham in (hb.NMF, hb.VQ, hb.CD, hb.HALS, hb.Robust, hb.Local, hb.Learned):
         lines = inspect.getsource(ham).split('"""')
         code = [line for line in (lines[0] + lines[2]).splitlines() if line.strip()]
         assert len(code) < 60, ham
@@ -109,7 +123,24 @@ def test_dir_lists_every_public_name_and_each_has_a_docstring_that_shows_use():
 
 
 def test_examples_of_the_core_run():
-    core = ("NMF", "VQ", "CD", "Ham", "Factors", "Decomposition", "decompose", "Truncated", "bptt", "Implicit")
+    core = (
+        "NMF",
+        "VQ",
+        "CD",
+        "HALS",
+        "Robust",
+        "Local",
+        "Windowed",
+        "Learned",
+        "Phantom",
+        "Ham",
+        "Factors",
+        "Decomposition",
+        "decompose",
+        "Truncated",
+        "bptt",
+        "Implicit",
+    )
     more = ("Hamburger", "HamLayer", "hams", "debug", "HamburgerError")
     finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     for name in (*core, *more):

@@ -18,7 +18,6 @@ Each file is written as a whole; leave an option out to measure the other part a
 from __future__ import annotations
 
 import argparse
-import random
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,33 +28,15 @@ import torch
 from torch import Tensor
 
 import hamburger as hb
-from hamburger.backbones.create import create_backbone
 from hamburger.environment import describe_environment
 from hamburger.files import write_json_lines
 from hamburger.layers.ham import Bread
-from hamburger.training.image_files import normalise, read_image
 from hamburger_lab.bench.timing import RaceTiming
+from hamburger_lab.photo_features import read_features, read_images
 
 HAMS, STARTS, STEPS, RANK, SIDE, WIDTH = ("nmf", "vq", "cd"), ("random", "columns"), (0, 1, 2, 4, 6), 64, 352, 512
 WARMUP = 2
 STAGES = ("layer1", "layer2", "layer3", "layer4")
-
-
-def read_images(folder: Path, count: int, seed: int, side: int) -> Tensor:
-    """Return `count` images of the folder, resized and normalised.   ->   b 3 h w"""
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    images = [read_image(path).float() for path in random.Random(seed).sample(files, count)]
-    resized = [torch.nn.functional.interpolate(each[None], (side, side), mode="bilinear") for each in images]
-    return normalise(torch.cat(resized))
-
-
-def read_features(images: Tensor, pretrained: Path | None, seed: int) -> Iterator[list[Tensor]]:
-    """Yield, image by image, the maps of all stages.   ->   1 d n each"""
-    torch.manual_seed(seed)
-    net = create_backbone("resnet50", output_stride=8, stem="plain", stride_in="1x1", pretrained=pretrained).eval()
-    for image in images:
-        with torch.no_grad():
-            yield [each.flatten(2) for each in net(image[None])]
 
 
 def measure_errors(

@@ -27,13 +27,19 @@ from hamburger.errors import (
 )
 from hamburger.hams import (
     CD,
+    HALS,
     NMF,
     VQ,
     Decomposition,
     Factors,
     Ham,
     Implicit,
+    Learned,
+    Local,
+    Phantom,
+    Robust,
     Truncated,
+    Windowed,
     bptt,
     decompose,
     hams,
@@ -59,9 +65,10 @@ __version__ = "0.2.0"
 
 # fmt: off
 __all__ = [
-    "CD", "NMF", "VQ", "CheckpointError", "DataError", "Decomposition", "ExportError", "Factors", "Ham", "HamLayer",
-    "Hamburger", "HamburgerError", "Implicit", "ImplicitGradientError", "InputError", "NotFiniteError",
-    "OptionError", "Predictor", "ShapeError", "TrainingError", "Truncated", "UnknownNameError", "bptt", "contexts",
+    "CD", "HALS", "NMF", "VQ", "CheckpointError", "DataError", "Decomposition", "ExportError", "Factors", "Ham",
+    "HamLayer", "Hamburger", "HamburgerError", "Implicit", "ImplicitGradientError", "InputError", "Learned", "Local",
+    "NotFiniteError", "OptionError", "Phantom", "Predictor", "Robust", "ShapeError", "TrainingError", "Truncated",
+    "UnknownNameError", "Windowed", "bptt", "contexts",
     "create_classifier", "create_context", "create_detector", "create_gan", "create_model", "create_stereo",
     "debug", "decompose", "errors", "hams", "insert_context", "list_contexts", "list_models", "list_weights",
     "load", "one_step", "remove_contexts", "replace_attention", "shard_positions", "stream", "train",

@@ -37,7 +37,7 @@ def test_bench_shows_rate_and_remaining_time(monkeypatch):
 def test_list_names_the_hams() -> None:
     result = CliRunner().invoke(app, ["list", "hams"])
     assert result.exit_code == 0
-    assert result.stdout.split() == ["cd", "nmf", "vq"]
+    assert result.stdout.split() == ["cd", "hals", "learned", "local", "nmf", "robust", "vq", "windowed"]
 
 
 def test_version():

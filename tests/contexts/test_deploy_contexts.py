@@ -17,7 +17,9 @@ CHANNELS = 32
 SHORT = {"steps": 2}  # more would be the same graph, longer
 OPTIONS = {
     "nmf": SHORT,
-    "lightham": SHORT,
+    **dict.fromkeys(("hals", "learned", "lightham", "robust"), SHORT),
+    "local": SHORT,
+    "windowed": {"window": 6, **SHORT},
     # a warmer softmax: at 0.01 it would show rounding, a hundred times over, and not the graph
     "vq": {"temperature": 0.1, **SHORT},
     "cd": {"temperature": 0.1, **SHORT},

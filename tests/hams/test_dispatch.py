@@ -36,13 +36,22 @@ def test_auto_backend_is_plain_on_a_cpu():
     ("ham", "x", "grad", "reason"),
     [
         (Mine(3), X, "one-step", "no kernel for Mine"),
+        (hb.HALS(3), X, "one-step", "no kernel for HALS"),
+        (hb.Robust(3), X, "one-step", "no kernel for Robust"),
+        (hb.Local(3), X, "one-step", "no kernel for Local"),
+        (hb.Windowed(3), X, "one-step", "no kernel for Windowed"),
+        (hb.Learned(3), X, "one-step", "no kernel for Learned"),
         (hb.NMF(3, codes_init="cosine"), X, "one-step", "codes_init='softmax', not from 'cosine'"),
         (hb.VQ(513), X, "one-step", "a rank of at most 512, not 513"),
         (hb.NMF(3), X.double(), "one-step", "x is torch.float64"),
         (hb.NMF(3), X.clone().requires_grad_(), "bptt", "gradient 'one-step', not 'bptt'"),
+        (hb.NMF(3), X.clone().requires_grad_(), "phantom:2", "gradient 'one-step', not 'phantom:2'"),
         (hb.NMF(3), X, "bptt", "x is on cpu|triton is not installed"),
     ],
-    ids=["subclass", "first codes", "rank", "float64", "gradient", "device"],
+    ids=[
+        *("subclass", "hals", "robust", "local", "windowed", "learned", "first codes", "rank", "float64"),
+        *("gradient", "phantom", "device"),
+    ],
 )
 def test_fused_backend_raises_with_the_reason(ham, x, grad, reason):
     with pytest.raises(hb.OptionError, match=f"backend 'fused' cannot solve this: .*({reason}).*take backend='plain'"):

@@ -19,7 +19,11 @@ X = torch.rand(2, 8, 20)
         (lambda: hb.decompose(X, "nmf", rnak=3), TypeError, "no option 'rnak'; did you mean 'rank'"),
         (lambda: hb.decompose(X, "nmf", temperature=3), TypeError, "'nmf' has no option 'temperature'"),
         (lambda: hb.decompose(X, hb.NMF(), rank=3), TypeError, "cannot be combined with a ham value"),
-        (lambda: hb.decompose(X, 3), TypeError, r"ham must be a name \(.*nmf, vq\) or a value such as hamburger.NMF"),
+        (
+            lambda: hb.decompose(X, 3),
+            TypeError,
+            r"ham must be a name \(.*nmf, .*vq, windowed\) or a value such as hamburger.NMF",
+        ),
         (lambda: hb.decompose(X, "nmf", grad="bppt"), TypeError, "did you mean 'bptt'"),
         (lambda: hb.decompose(X, "nmf", steps=-1), ValueError, "steps must be a whole number of at least 0, got -1"),
         (lambda: hb.decompose(X, "nmf", steps=1.5), ValueError, "got 1.5"),
@@ -63,14 +67,14 @@ def test_message(call, error, message):
         call()
 
 
-@pytest.mark.parametrize("name", ["nmf", "vq", "cd"])
+@pytest.mark.parametrize("name", [name for name in hb.hams.names() if name != "windowed"])
 def test_rank_above_n_and_d_is_allowed_where_possible(name):
     out = hb.decompose(X, name, rank=50)
     assert out.reconstruction.isfinite().all()
     assert out.codes.shape == (2, 50, 20)
 
 
-@pytest.mark.parametrize("name", ["nmf", "vq", "cd"])
+@pytest.mark.parametrize("name", hb.hams.names())
 def test_nan_stays_in_its_own_sample(name):
     x = X.clone()
     x[1, 2, 3] = torch.nan

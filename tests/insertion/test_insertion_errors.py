@@ -204,6 +204,15 @@ def test_one_module_at_two_places_raises():
 def test_neighbourhood_contexts_on_tokens_need_a_grid():
     with pytest.raises(hb.ShapeError, match=r"looks at neighbours .* \(1, 9, 8\); arrange them .*'grid': .*efficient"):
         hb.insert_context(nn.Sequential(nn.Linear(8, 8)), {"0": "psp"}, example=torch.rand(1, 9, 8))
+    net = nn.Sequential(nn.Linear(8, 8))
+    for name in ("local", "windowed"):
+        with pytest.raises(hb.ShapeError, match=r"looks at neighbours .*'grid'"):
+            hb.insert_context(net, {"0": (name, {"rank": 2})}, example=torch.rand(1, 9, 8))
+        hb.insert_context(net, {"0": (name, {"rank": 2, "grid": (3, 3)})}, example=torch.rand(1, 9, 8))
+        hb.remove_contexts(net)
+        layer = hb.Hamburger(8, ham=name, rank=2, ham_options={"grid": (3, 3)}, layout="tokens")
+        hb.insert_context(net, {"0": layer}, example=torch.rand(1, 9, 8))
+        hb.remove_contexts(net)
 
 
 def test_missing_or_wrong_example_raises():

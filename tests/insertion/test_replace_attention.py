@@ -120,7 +120,7 @@ def test_restored_attention_has_the_current_dtype():
 
 REFUSED = {
     "name": (("nfm",), {}, hb.UnknownNameError, "no replacement 'nfm'; did you mean 'nmf'"),
-    "not over tokens": (("psp",), {}, hb.UnknownNameError, "known: cd, efficient, nmf, vq"),
+    "not over tokens": (("psp",), {}, hb.UnknownNameError, "known: cd, efficient, hals, learned, nmf, robust, vq"),
     "option": (("nmf",), {"rnk": 3}, hb.OptionError, "'blocks.0.attn'.*'rnk'"),
     "block": (("nmf",), {"blocks": [3]}, hb.OptionError, "numbers from -3 to 2, got 3"),
     "block twice": (("nmf",), {"blocks": [2, -1]}, hb.OptionError, "none twice"),
@@ -128,6 +128,12 @@ REFUSED = {
     "too few": ((nn.Identity(),), {}, hb.OptionError, "3 blocks need as many different modules"),
     "options of a module": ((nn.Identity(),), {"rank": 3}, hb.OptionError, "belong to a context given by name"),
     "no module": ((3,), {}, hb.OptionError, "context must be one of nmf"),
+    "neighbours": (
+        (hb.Hamburger(24, ham="local", rank=4),),
+        {},
+        hb.OptionError,
+        "call insert_context with 'grid', or take",
+    ),
     "shape": ((nn.Linear(24, 25),), {"blocks": [0]}, hb.ShapeError, "must keep the shape"),
     "channels": ((hb.Hamburger(8, rank=2),), {"blocks": [0]}, hb.ShapeError, "cannot take the features"),
 }

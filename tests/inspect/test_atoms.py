@@ -26,8 +26,8 @@ def test_code_maps_match_decompose(name):
     burger = net[1].eval()
     with torch.no_grad():
         x = burger.lower(net[0](image[None]).flatten(2))
-        x = torch.relu(x) if name == "nmf" else x
-    out = hb.decompose(x, burger.ham.ham, steps=6, bases=burger.ham.dictionary.bases)
+        x = torch.relu(x) if burger.rectify else x
+    out = hb.decompose(x, burger.ham.ham, steps=6, bases=burger.ham.dictionary.bases, grid=(3, 5))
     result = code_maps(net.train(), image)
     assert result.maps.shape == (1, 1, 3, 3, 5)
     assert (result.energies.diff(dim=2) <= 0).all()
@@ -37,6 +37,14 @@ def test_code_maps_match_decompose(name):
     torch.testing.assert_close(result.energies[0, 0], torch.stack(parts)[order])
     torch.testing.assert_close(result.maps[0, 0].flatten(1), out.codes[0, order])
     torch.testing.assert_close(result.bases[0, 0], out.bases[0][:, order])
+
+
+def test_every_window_has_maps_of_its_own():
+    net = network(hb.Hamburger(8, ham="windowed", rank=4, window=2, local_rank=1))
+    result = code_maps(net, torch.rand(IMAGE))
+    assert result.maps.shape == (1, 1, 3 + 6, 3, 5) and result.bases.shape == (1, 1, 8, 9)
+    sizes = (result.maps[0, 0] > 0).flatten(1).sum(1)
+    assert sorted(sizes.tolist())[:6] == [1, 2, 2, 2, 4, 4]  # six windows on a map of 3 x 5
 
 
 @pytest.mark.parametrize("init", ["random", "columns"])

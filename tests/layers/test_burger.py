@@ -258,8 +258,14 @@ def test_breads_are_initialised_as_in_the_authors_code():
 
 def test_every_ham_option_is_a_keyword_of_the_layer():
     known = options_of(hb.Hamburger)
-    for ham in (hb.NMF, hb.VQ, hb.CD):
-        assert {field.name for field in dataclasses.fields(ham)} <= known
+    set_by_the_layer = {"grid", "weights", "taken"}
+    for ham in (hb.NMF, hb.VQ, hb.CD, hb.HALS, hb.Robust, hb.Local, hb.Windowed, hb.Learned):
+        assert {field.name for field in dataclasses.fields(ham)} - set_by_the_layer <= known
+    assert hb.Hamburger(32, ham="local", smoothness=2.0).ham.ham == hb.Local(8, smoothness=2.0)
+    assert hb.Hamburger(32, ham="windowed", window=4, local_rank=3).ham.ham == hb.Windowed(8, window=4, local_rank=3)
+    robust = {"threshold": 0.5, "component": "sparse"}
+    assert hb.Hamburger(32, ham="robust", **robust).ham.ham == hb.Robust(8, **robust)
+    assert hb.Hamburger(32, ham="learned", relaxation=1.5).ham.ham == hb.Learned(8, relaxation=1.5)
     assert hb.Hamburger(32, ham="vq", temperature=0.1, constant_norms=True).ham.ham == hb.VQ(8, 0.1, True)
     assert hb.Hamburger(32, ham="cd", beta=0.2).ham.ham == hb.CD(rank=8, beta=0.2)
     nmf = {"eps": 1e-3, "codes_init": "cosine", "codes_temperature": 0.5, "final_update": False}

@@ -34,6 +34,7 @@ CASES = {
     "nmf-cosine": {"codes_init": "cosine", "grad": "bptt"},
     "vq-constant-norms": {**HAMS["vq"], "constant_norms": True},
     "cd-beta-0": {**HAMS["cd"], "beta": 0},  # in a process with 5 positions, where the rank is 6
+    "hals": {"ham": "hals", "grad": "bptt"},
     "fixed": {"init": "fixed"},
     "learned": {"init": "learned"},
     "online": {"init": "online"},

@@ -55,6 +55,27 @@ def test_a_file_restores_the_network(file):
     assert [p.name for p in file.parent.iterdir()] == ["net.safetensors"]  # nothing half-written stays
 
 
+@pytest.mark.parametrize(
+    ("context", "options"),
+    [
+        ("hals", {}),
+        ("robust", {"threshold": 0.5, "component": "sparse"}),
+        ("local", {"smoothness": 3.0, "grad": "phantom:2"}),
+        ("windowed", {"window": 3, "local_rank": 1}),
+        ("learned", {"relaxation": 1.5, "grad": "truncated:2"}),
+    ],
+)
+def test_a_file_restores_hams_with_their_options_and_parameters(context, options, tmp_path):
+    options = {"rank": 4, **options}
+    net, x = small(context, context_options=options), torch.randn(2, 3, 33, 21)
+    if context == "learned":
+        net.head.context.ham.relaxation.data.normal_()
+    save_weights(tmp_path / "w.safetensors", net, INFO)
+    again, info = load_weights(tmp_path / "w.safetensors")
+    assert torch.equal(again(x), net(x))
+    assert again.head.context.ham.ham == net.head.context.ham.ham and info.model["context_options"] == options
+
+
 def test_channels_last_weights_and_missing_class_names(tmp_path):
     net = small().to(memory_format=torch.channels_last)
     save_weights(tmp_path / "w.safetensors", net)

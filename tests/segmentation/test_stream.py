@@ -72,6 +72,7 @@ CASES = [
     ("nmf", (130, 201), {}),
     ("nmf", (57, 333), {"heads": 2, "init": "online"}),
     ("vq", (101, 129), {}),
+    ("hals", (101, 129), {}),
     ("cd", (129, 100), {"version": "v2"}),
     ("nmf", (128, 128), {"final_update": False, "steps": 1}),
     ("nmf", (99, 130), {"eval_steps": 0}),
@@ -204,6 +205,8 @@ def test_networks_that_see_the_whole_image_otherwise_are_refused():
     lightham.info = info()
     refuse(lightham.eval(), "something else than a ham")
     refuse(network("nmf", codes_init="uniform"), "depends on the order of positions", OptionError)
+    for name in ("local", "windowed", "robust", "learned"):
+        refuse(network(name), "cannot decompose positions in parts", OptionError)
     refuse(network("nmf", init="carry"), "init='carry', which is for videos", OptionError)
     refuse(network("nmf", version="v2+", dual=True), "decomposes along channels", OptionError)
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamburger.errors import InputError
-from hamburger.hams import NMF, as_gradient
+from hamburger.hams import NMF, Ham, as_gradient
 from hamburger.hams.decompose import solve_ham
 from hamburger.inspect.activations import (
     attention_layers,
@@ -20,7 +20,7 @@ from hamburger.inspect.activations import (
     rank_for,
     record_activations,
 )
-from hamburger.inspect.solves import fold_heads, list_ham_layers, output_gradient, prepare_solve
+from hamburger.inspect.solves import list_ham_layers, output_gradient, prepare_solve
 from hamburger.layers.ham import HamLayer
 from hamburger_lab.bench import authors_reference
 
@@ -80,7 +80,7 @@ def measure_context(net: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], *,
             add(key, torch.full((len(images),), float(size)))
         if ham_name is not None:
             add("bound", torch.full((len(images),), float(hams[ham_name].ham.rank)))
-            if isinstance(hams[ham_name].ham, NMF):
+            if type(hams[ham_name].ham) is NMF:
                 add("rank_authors", authors_rank(hams[ham_name], activations[ham_name].before))
             for key, value in compare_gradients(net, images, labels, ham_name).items():
                 add(key, torch.tensor([value]))
@@ -130,8 +130,9 @@ def compare_gradients(net: nn.Module, images: Tensor, labels: Tensor, name: str)
     )
     if cotangent is None:
         return {}
-    cotangent = fold_heads(layer, cotangent).float()
-    gradients = {grad: _input_gradient(layer, x, bases, cotangent, grad) for grad in (*STRATEGIES, "bptt")}
+    cotangent = layer.fold(cotangent).float()
+    ham, steps = layer.bind_ham(before.shape[2:]), layer.eval_steps
+    gradients = {grad: _input_gradient(ham, steps, x, bases, cotangent, grad) for grad in (*STRATEGIES, "bptt")}
     reference = gradients.pop("bptt").flatten().double()
     if not 0 < float(reference.norm()) < math.inf:
         return {}
@@ -144,8 +145,8 @@ def compare_gradients(net: nn.Module, images: Tensor, labels: Tensor, name: str)
     return measured
 
 
-def _input_gradient(layer: HamLayer, x: Tensor, bases: Tensor, cotangent: Tensor, grad: str) -> Tensor:
+def _input_gradient(ham: Ham, steps: int, x: Tensor, bases: Tensor, cotangent: Tensor, grad: str) -> Tensor:
     """dL/dX of the ham by one gradient strategy."""
     x = x.detach().requires_grad_()
-    out = solve_ham(x, layer.ham, steps=layer.eval_steps, grad=as_gradient(grad), bases=bases, backend="plain")
+    out = solve_ham(x, ham, steps=steps, grad=as_gradient(grad), bases=bases, backend="plain")
     return torch.autograd.grad(out.reconstruction, x, cotangent)[0]

@@ -137,6 +137,30 @@ def columns_time_table(rows: Sequence[Row]) -> str:
     return f"{markdown_table(header, lines)}\n\n{note}"
 
 
+def costs_table(rows: Sequence[Row]) -> str:
+    """Return the errors of every ham by K, and its time; objectives and all times are collapsed."""
+    counts = sorted({row["steps"] for row in rows})
+    middle = counts[-2]
+    lines, every = [], []
+    for ham in dict.fromkeys(row["ham"] for row in rows):
+        by_steps = {row["steps"]: row for row in select_rows(rows, ham=ham)}
+        times = {k: f"{row['ms']:.0f} ({row['ms_iqr']:.0f})" for k, row in by_steps.items()}
+        lines.append([f"`{ham}`", *(f"{by_steps[k]['error']:.3f}" for k in counts), times[middle]])
+        objectives = [f"{by_steps[k]['objective']:.4f}" for k in counts]
+        every.append([f"`{ham}`", *objectives, *(times[k] for k in counts)])
+    r = rows[0]
+    header = ["ham", *(f"error, K = {k}" for k in counts), f"ms, K = {middle} (IQR)"]
+    long_header = ["ham", *(f"objective, K = {k}" for k in counts), *(f"ms, K = {k} (IQR)" for k in counts)]
+    note = (
+        f"Error: mean of |X - D C| / |X| over {r['inputs']} inputs ({r['input']}), the same for all hams, "
+        f"d = {r['d']}, n = {r['n']:,}, r = {r['r']}, {r['dtype']}, default options. Time: CPU time of one thread "
+        f"for a solve without a graph, {r['hardware']}, torch {r['torch']}, median of {r['repeats']} solves in turn, "
+        f"seed {r['seed']}, commit {r['commit']} (`lab/experiments/ham_costs.py`)."
+    )
+    title = "Objectives, in units of |X|^2 / 2, and all times"
+    return "\n\n".join([markdown_table(header, lines), note, collapsed(title, markdown_table(long_header, every))])
+
+
 def products_table(rows: Sequence[Row]) -> str:
     """Return the times of the hams by each library and dtype of X, and their errors."""
     half = select_rows(rows, dtype="bfloat16")

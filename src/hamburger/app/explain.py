@@ -134,7 +134,7 @@ def _describe_solve(ham: HamLayer, before: Tensor, after: Tensor, size: tuple[in
     energies, order = codes.energies.flatten().sort(descending=True, stable=True)
     maps = (codes.maps.abs() * codes.bases.norm(dim=2)[..., None, None]).flatten(0, 2)[order]
     error = float((before - after).norm() / before.norm().clamp_min(1e-12))
-    first, second = _colour_features(before[0], after[0], size)
+    first, second = _colour_features(before[0].flatten(1), after[0].flatten(1), size)
     spectrum = Spectrum(cumulative_energy(before).cpu(), cumulative_energy(after).cpu())
     return Solve(maps.cpu(), (energies / energies.sum()).cpu(), error, first, second, spectrum, codes)
 

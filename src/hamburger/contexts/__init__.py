@@ -43,8 +43,8 @@ __all__ = ["contexts", "create_context", "list_contexts", "with_authors_version"
 # for editors and type checkers; anyone can register more
 # fmt: off
 ContextName = Literal[
-    "a2", "acf", "apc", "cd", "da", "dfn", "dm", "efficient", "ema", "enc", "external", "lightham",
-    "nmf", "nonlocal", "ocr", "pooling", "psp", "sa", "sanet", "sgr", "spygr", "vq",
+    "a2", "acf", "apc", "cd", "da", "dfn", "dm", "efficient", "ema", "enc", "external", "hals", "learned", "lightham",
+    "local", "nmf", "nonlocal", "ocr", "pooling", "psp", "robust", "sa", "sanet", "sgr", "spygr", "vq", "windowed",
 ]
 # fmt: on
 
@@ -65,8 +65,8 @@ def create_context(name: ContextName | str, channels: int, **options: Any) -> nn
     >>> layer = create_context("nmf", 512, rank=32)
     >>> y = layer(x)                                # (b, 512, h, w) -> (b, 512, h, w)
 
-    `options` are those of the module: of `Hamburger` for "nmf", "vq" and "cd", else of the class in the file of that
-    name in `hamburger.contexts`.
+    `options` are those of the module: of `Hamburger` for the hams ("nmf", "vq", "cd", "hals", "robust", "local",
+    "windowed" and "learned"), else of the class in the file of that name in `hamburger.contexts`.
     """
     return contexts.create(name, channels, **options)
 
@@ -90,6 +90,39 @@ def vq(channels: int, **options: Any) -> Hamburger:
 def cd(channels: int, **options: Any) -> Hamburger:
     """The Hamburger with concept decomposition (Geng et al., ICLR 2021)."""
     return Hamburger(channels, ham="cd", **options)
+
+
+# -- Hamburgers with the hams that go beyond the paper -----------------------------------------------------------------
+
+
+@contexts.register("hals")
+def hals(channels: int, **options: Any) -> Hamburger:
+    """The Hamburger with NMF by hierarchical alternating least squares (Cichocki and Phan, 2009)."""
+    return Hamburger(channels, ham="hals", **options)
+
+
+@contexts.register("robust")
+def robust(channels: int, **options: Any) -> Hamburger:
+    """The Hamburger with robust NMF: low-rank plus sparse (Zhang et al., 2011)."""
+    return Hamburger(channels, ham="robust", **options)
+
+
+@contexts.register("local")
+def local(channels: int, **options: Any) -> Hamburger:
+    """The Hamburger with graph-regularised NMF on the grid of positions (Cai et al., TPAMI 2011)."""
+    return Hamburger(channels, ham="local", **options)
+
+
+@contexts.register("windowed")
+def windowed(channels: int, **options: Any) -> Hamburger:
+    """The Hamburger with a global dictionary and one for each window (ours)."""
+    return Hamburger(channels, ham="windowed", **options)
+
+
+@contexts.register("learned")
+def learned(channels: int, **options: Any) -> Hamburger:
+    """The Hamburger with NMF of learned step sizes (after Gregor and LeCun, ICML 2010), trained by BPTT."""
+    return Hamburger(channels, ham="learned", **options)
 
 
 def with_authors_version(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from hamburger.hams.decompose import (
     BPTT,
     Decomposition,
     Gradient,
+    Phantom,
     Truncated,
     as_gradient,
     as_ham,
@@ -13,13 +14,19 @@ from hamburger.hams.decompose import (
     decompose,
     one_step,
 )
+from hamburger.hams.hals import HALS
 from hamburger.hams.implicit import Implicit
+from hamburger.hams.learned import Learned
+from hamburger.hams.local import Local
 from hamburger.hams.nmf import NMF
+from hamburger.hams.robust import Robust
 from hamburger.hams.vq import VQ
+from hamburger.hams.windowed import Windowed
 
 __all__ = [
     "BPTT",
     "CD",
+    "HALS",
     "NMF",
     "VQ",
     "Decomposition",
@@ -27,7 +34,12 @@ __all__ = [
     "Gradient",
     "Ham",
     "Implicit",
+    "Learned",
+    "Local",
+    "Phantom",
+    "Robust",
     "Truncated",
+    "Windowed",
     "as_gradient",
     "as_ham",
     "bptt",

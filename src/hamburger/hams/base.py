@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import platform
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -19,7 +20,7 @@ from hamburger.errors import InputError, OptionError, check_count
 from hamburger.kernels.dispatch import FusedSpec
 from hamburger.linalg import EPS
 from hamburger.registry import Registry
-from hamburger.tensors import HALF, autocast_dtype, is_exporting, is_transformed, widen
+from hamburger.tensors import HALF, autocast_dtype, check_shapes, is_exporting, is_transformed, widen
 
 Columns = Literal["columns"]
 COLUMNS: Columns = "columns"  # in place of a tensor of bases: columns of X
@@ -46,7 +47,8 @@ class Ham(ABC):
     A new ham defines `step` and `readout`, and `init` if its steps start from codes. In place of `step` it may define
     `update_codes`, `sum_positions` and `update_bases`: then its positions may be in several tiles or processes.
     `nonnegative` hams need x >= 0 and start from bases >= 0; in `scale_free` hams (D S, S^-1 C) is as good a solution
-    as (D, C).
+    as (D, C). Hams that `need_grid` use which positions are neighbours, and define `on_grid`. The final bases of a ham
+    with `growing_bases` are more than its rank. A `trainable` ham defines `initial_parameters` and `bind`.
 
     >>> class Projection(hb.Ham):                      # with @hb.hams.register("projection") it also has a name
     ...     def step(self, x, factors):
@@ -60,6 +62,9 @@ class Ham(ABC):
 
     nonnegative: ClassVar[bool] = False
     scale_free: ClassVar[bool] = False
+    needs_grid: ClassVar[bool] = False
+    trainable: ClassVar[bool] = False
+    growing_bases: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_count(type(self).__name__, "rank", self.rank, least=1)
@@ -115,11 +120,50 @@ class Ham(ABC):
 
     def solve(self, x: Tensor, factors: Factors, steps: int) -> Factors:
         """Run K steps. Hams override it to share work between steps; the value is that of K calls of `step`."""
-        for _ in range(steps):
-            factors = self.step(x, factors)
+        for k in range(steps):
+            factors = self.after(k).step(x, factors)
             if not isinstance(factors, Factors):
                 raise InputError(f"{type(self).__name__}.step must return Factors, got {type(factors).__name__}")
         return factors
+
+    def finish(self, x: Tensor, factors: Factors) -> tuple[Tensor, Tensor, Tensor]:
+        """The final bases, codes and output D C.   ->   b d r, b r n, b d n"""
+        codes = self.readout(x, factors)
+        shapes = {"x": (x, "b d n"), "bases": (factors.bases, "b d r"), "codes": (codes, "b r n")}
+        check_shapes(f"{type(self).__name__}.readout", **shapes)
+        rounded = x.dtype if x.dtype == torch.bfloat16 else None
+        return factors.bases, codes, product(factors.bases, codes, rounded)
+
+    def expand_codes(self, codes: Tensor) -> Tensor:
+        """The codes of `finish` with a row for every final basis; layers do without.   ->   b r n"""
+        return codes
+
+    def objective(self, x: Tensor, factors: Factors) -> Tensor:
+        """What the steps minimise: |X - D C|^2 / 2, with the codes of `readout` if there are none.   ->   b
+
+        >>> ham = hb.NMF(rank=4)
+        >>> value = ham.objective(x, ham.solve(x, ham.init(x), steps=6))
+        """
+        codes = self.readout(x, factors) if factors.codes is None else factors.codes
+        return (x - product(factors.bases, codes)).square().sum((1, 2)) / 2
+
+    # What a ham may need besides x. Each method returns a ham: a copy that knows it, or the ham itself.
+
+    def on_grid(self, grid: tuple[int, ...]) -> Ham:
+        """The ham for n positions that form a grid of this shape, such as (h, w), row by row."""
+        return self
+
+    def initial_parameters(self, steps: int) -> dict[str, Tensor]:
+        """What a layer of that many steps trains, by name: it registers them and passes them to `bind` in each call."""
+        return {}
+
+    def bind(self, parameters: Mapping[str, Tensor]) -> Ham:
+        """The ham with these values of its parameters."""
+        return self
+
+    def after(self, steps: int) -> Ham:
+        """The ham whose next `step` or `solve` comes after that many steps, where steps differ."""
+        return self
 
     # Positions interact only through sums over them. If X is in parts, each part updates its codes, the sums of all
     # parts are added, and every part updates the bases alike.
@@ -148,7 +192,7 @@ class Ham(ABC):
         name = type(self).__name__
         return OptionError(
             f"{name} does not define update_codes, sum_positions and update_bases, without which it needs a step() and "
-            "cannot decompose positions in parts; define them, or use NMF, VQ or CD"
+            "cannot decompose positions in parts; define them, or use NMF, HALS, VQ or CD"
         )
 
 

@@ -75,6 +75,11 @@ class CD(Ham):
         # Solve for the r x d projector, not for r x n codes: the triangular solves then do not grow with n.
         return product(ridge_projector(factors.bases, self.beta), x)
 
+    def objective(self, x: Tensor, factors: Factors) -> Tensor:
+        """|X - D C|^2 / 2 + beta |C|^2 / 2, with ridge codes. A step may raise it: k-means moves the bases.   ->   b"""
+        codes = self.readout(x, factors)
+        return super().objective(x, Factors(factors.bases, codes)) + self.beta * codes.square().sum((1, 2)) / 2
+
     def update_codes(self, x: Tensor, factors: Factors) -> Tensor:
         return cosine.assign(x, cosine.inverse_norms(x), factors.bases, self.temperature)
 

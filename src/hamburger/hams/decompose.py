@@ -6,28 +6,46 @@ them autograd records. `readout` follows outside and always carries gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from hamburger.errors import InputError, OptionError, ShapeError, check_choice, check_count, did_you_mean
-from hamburger.hams.base import COLUMNS, Columns, Factors, Ham, hams, product, takes_bfloat16
+from hamburger.errors import (
+    InputError,
+    OptionError,
+    ShapeError,
+    check_choice,
+    check_count,
+    check_positive,
+    did_you_mean,
+)
+from hamburger.hams.base import COLUMNS, Columns, Factors, Ham, hams, takes_bfloat16
+from hamburger.hams.grid import check_grid
 from hamburger.hams.implicit import Implicit
 from hamburger.kernels import dispatch
-from hamburger.tensors import check_finite, check_nonnegative, check_shapes, check_tensor, full_precision, widen
+from hamburger.tensors import (
+    check_finite,
+    check_nonnegative,
+    check_shapes,
+    check_tensor,
+    full_precision,
+    is_exporting,
+    widen,
+)
 
 # Names for editors and type checkers. Anyone can register hams, so signatures take `HamName | str`.
-HamName = Literal["nmf", "vq", "cd"]
+HamName = Literal["nmf", "vq", "cd", "hals", "robust", "local", "windowed", "learned"]
 Backend = Literal["auto", "plain", "fused"]
-# "truncated:m" works for every m; from 9 on, typed code passes `Truncated(m)`
+# "truncated:m" and "phantom:m" work for every m; further ones typed code passes as `Truncated(m)` and `Phantom(m)`
 # fmt: off
 GradientName = Literal[
     "one-step", "bptt", "implicit",
     "truncated:1", "truncated:2", "truncated:3", "truncated:4", "truncated:5", "truncated:6",
-    "truncated:7", "truncated:8",
+    "truncated:7", "truncated:8", "phantom:1", "phantom:2", "phantom:3", "phantom:4", "phantom:5", "phantom:6",
 ]
 # fmt: on
 
@@ -60,10 +78,60 @@ class Truncated:
         keep = min(self.keep if ham.readout_updates else max(1, self.keep), steps)
         with torch.no_grad():
             factors = ham.solve(x, start(), steps - keep)
-        return ham.solve(x, factors, keep) if keep else factors
+        return ham.after(steps - keep).solve(x, factors, keep) if keep else factors
 
     def __str__(self) -> str:
         return f"truncated:{self.keep}" if self.keep else "one-step"
+
+
+@dataclass(frozen=True)
+class Phantom:
+    """The phantom gradient: back-propagation through `keep` damped steps h <- (1 - damping) h + damping F(h, x).
+
+    >>> layer = hb.Hamburger(64, grad=hb.Phantom(3))                    # the same as grad="phantom:3"
+    >>> out = hb.decompose(x, "vq", rank=4, grad=hb.Phantom(3, damping=0.8))
+
+    The damped steps start where the last `keep` steps start. At a fixed point they give the damped Neumann series
+    sum_{i < keep} damping ((1 - damping) I + damping J)^i of (I - J)^-1, with J = dF/dh, which also converges where
+    eigenvalues of J are near -1. The value is that of the undamped steps; damping=1 is `Truncated(keep)`. Costs `keep`
+    more steps. Source: Geng et al., "On training implicit models", NeurIPS 2021.
+    """
+
+    keep: int
+    damping: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_count("Phantom", "keep", self.keep, least=1)
+        check_positive("Phantom", "damping", self.damping, most=1.0)
+
+    def __call__(self, ham: Ham, x: Tensor, start: Callable[[], Factors], steps: int) -> Factors:
+        keep = min(self.keep, steps)
+        trained = torch.is_grad_enabled() and (x.requires_grad or ham.trainable)
+        if keep == 0 or self.damping == 1 or not trained or is_exporting():
+            return Truncated(keep)(ham, x, start, steps)
+        with torch.no_grad():
+            damped = ham.solve(x, start(), steps - keep)
+            values = ham.after(steps - keep).solve(x, damped, keep)
+        for k in range(steps - keep, steps):
+            damped = self._damp(damped, ham.after(k).step(x, damped))
+        bases = _replace_value(values.bases, damped.bases)
+        if values.codes is None or damped.codes is None:
+            return Factors(bases)
+        return Factors(bases, _replace_value(values.codes, damped.codes))
+
+    def _damp(self, before: Factors, after: Factors) -> Factors:
+        bases = torch.lerp(before.bases, after.bases, self.damping)
+        if before.codes is None or after.codes is None:  # hams that compute codes from the bases
+            return Factors(bases, after.codes)
+        return Factors(bases, torch.lerp(before.codes, after.codes, self.damping))
+
+    def __str__(self) -> str:
+        return f"phantom:{self.keep}" if self.damping == 0.5 else f"phantom:{self.keep}:{self.damping:g}"
+
+
+def _replace_value(value: Tensor, recorded: Tensor) -> Tensor:
+    """A tensor with this value and the gradient of the recorded one."""
+    return value + (recorded - recorded.detach())
 
 
 @dataclass(frozen=True)
@@ -86,8 +154,10 @@ bptt = BPTT()
 
 
 def as_gradient(grad: str | Gradient) -> Gradient:
-    """A strategy from its name: "one-step", "bptt", "truncated:2", "implicit"; a strategy is returned as it is."""
-    if isinstance(grad, (Truncated, BPTT, Implicit)) or (callable(grad) and not isinstance(grad, (str, type))):
+    """A strategy from its name, such as "one-step", "bptt", "truncated:2", "phantom:2" (with another damping than 0.5:
+    "phantom:2:0.8") or "implicit"; a strategy is returned as it is.
+    """
+    if isinstance(grad, (Truncated, Phantom, BPTT, Implicit)) or (callable(grad) and not isinstance(grad, (str, type))):
         return grad
     if grad == "implicit":
         return Implicit()
@@ -97,7 +167,11 @@ def as_gradient(grad: str | Gradient) -> Gradient:
     name, _, keep = str(grad).partition(":")
     if name == "truncated" and keep.isdecimal():
         return Truncated(int(keep))
-    raise OptionError(f"no gradient {grad!r}{did_you_mean(str(grad), [*named, 'implicit', 'truncated:1'])}")
+    if name == "phantom" and (options := re.fullmatch(r"([0-9]+)(?::([0-9]*\.?[0-9]+))?", keep)):
+        return Phantom(int(options[1]), *map(float, filter(None, options.groups()[1:])))
+    raise OptionError(
+        f"no gradient {grad!r}{did_you_mean(str(grad), [*named, 'implicit', 'truncated:1', 'phantom:1'])}"
+    )
 
 
 # -- the solve ---------------------------------------------------------------------------------------------------------
@@ -137,6 +211,7 @@ def decompose(
     steps: int = 6,
     grad: GradientName | Gradient = one_step,
     bases: Tensor | Columns | None = None,
+    grid: Sequence[int] | None = None,
     generator: torch.Generator | None = None,
     backend: Backend = "auto",
     **options: Any,
@@ -146,9 +221,10 @@ def decompose(
     Runs `steps` steps of the ham's optimiser, then one read-out of the codes under the final bases. The initial bases
     are drawn from `generator` (default: torch's), or `bases` ((b or 1) d r), which makes the call deterministic. So
     does `bases="columns"`: r columns of x spread over its positions, from which fewer steps are enough.
-    `grad` sets what is differentiated and never changes the value. `backend` is "plain" (torch), "fused" (CUDA
-    kernels with the one-step gradient; raises where they do not apply) or "auto", which the environment variable
-    HAM_BACKEND can override. Other keywords are options of a ham given by name.
+    `grid` is the shape of the positions, such as (h, w), for hams that use neighbours: "local" and "windowed". Without
+    it the positions are a line. `grad` sets what is differentiated and never changes the value. `backend` is "plain"
+    (torch), "fused" (CUDA kernels with the one-step gradient; raises where they do not apply) or "auto", which the
+    environment variable HAM_BACKEND can override. Other keywords are options of a ham given by name.
 
     >>> out = decompose(torch.rand(2, 32, 100), "nmf", rank=4, steps=6)
     >>> out.bases.shape, out.codes.shape, out.reconstruction.shape
@@ -167,6 +243,8 @@ def decompose(
         check_choice("decompose", "bases", bases, (COLUMNS,))
     elif bases is not None:
         _check_bases(x, bases, ham)
+    if grid is not None:
+        ham = ham.on_grid(check_grid("decompose", grid, x.shape[2]))
     ham.check(x.shape[1], x.shape[2])
     check_finite("decompose", "x", x)
     if isinstance(bases, Tensor):
@@ -175,7 +253,8 @@ def decompose(
         check_nonnegative("decompose", "x", x)
         if isinstance(bases, Tensor):
             check_nonnegative("decompose", "bases", bases)
-    return solve_ham(x, ham, steps=steps, grad=grad, bases=bases, generator=generator, backend=backend)
+    out = solve_ham(x, ham, steps=steps, grad=grad, bases=bases, generator=generator, backend=backend)
+    return out._replace(codes=ham.expand_codes(out.codes))
 
 
 def solve_ham(
@@ -188,7 +267,7 @@ def solve_ham(
     generator: torch.Generator | None = None,
     backend: str = "auto",
 ) -> Decomposition:
-    """`decompose` without its checks, for layers that have already made them."""
+    """`decompose` without its checks and without `Ham.expand_codes`, for layers."""
     with full_precision(x.device.type):
         given = None if isinstance(bases, str) else bases
         spec = dispatch.choose_spec(backend, x, ham, grad, one_step=grad == one_step, bases=given)
@@ -218,10 +297,8 @@ def solve_ham(
             return ham.init(data, first, generator)
 
         factors = grad(ham, data, start, steps)
-        codes = ham.readout(data, factors)
-        shapes = {"x": (data, "b d n"), "bases": (factors.bases, "b d r"), "codes": (codes, "b r n")}
-        check_shapes(f"{type(ham).__name__}.readout", **shapes)
-        return Decomposition(factors.bases, codes, product(factors.bases, codes, data.dtype).to(x.dtype))
+        final, codes, output = ham.finish(data, factors)
+        return Decomposition(final, codes, output.to(x.dtype))
 
 
 def _check_bases(x: Tensor, bases: Tensor, ham: Ham) -> None:

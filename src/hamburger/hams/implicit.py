@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hamburger.errors import ImplicitGradientError, check_count, check_positive
+from hamburger.errors import ImplicitGradientError, OptionError, check_count, check_positive
 from hamburger.hams.base import Factors, Ham
 
 
@@ -46,6 +46,11 @@ class Implicit:
         check_count("Implicit", "iterations", self.iterations, least=1)
 
     def __call__(self, ham: Ham, x: Tensor, start: Callable[[], Factors], steps: int) -> Factors:
+        if ham.trainable:
+            raise OptionError(
+                f"Implicit: step sizes do not change a fixed point, so this gradient does not train those of "
+                f"{type(ham).__name__}; take grad='bptt' or 'truncated:m'"
+            )
         with torch.no_grad():
             factors = ham.solve(x, start(), steps)
         if steps == 0 or not (torch.is_grad_enabled() and x.requires_grad):

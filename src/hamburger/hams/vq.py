@@ -81,6 +81,10 @@ class VQ(Ham):
         scale = cosine.inverse_norms(x.detach() if self.constant_norms else x)
         return cosine.assign(x, scale, factors.bases, self.temperature)
 
+    def objective(self, x: Tensor, factors: Factors) -> Tensor:
+        """|X - D C|^2 / 2. A step may raise it: the cosine chooses codes, and bases are weighted means.   ->   b"""
+        return super().objective(x, factors)
+
     def update_codes(self, x: Tensor, factors: Factors) -> Tensor:
         return cosine.assign(x, cosine.inverse_norms(x), factors.bases, self.temperature)
 

@@ -51,7 +51,10 @@ CALL = "insert_context"
 PLACEMENT_OPTIONS = ("layout", "grid", "output")
 # Contexts that treat positions as a set, so tokens need no grid. A test compares the list with the registry.
 POSITION_BLIND = frozenset(
-    ("a2", "cd", "efficient", "ema", "enc", "external", "lightham", "nmf", "nonlocal", "ocr", "sa", "sgr", "vq")
+    (
+        *("a2", "cd", "efficient", "ema", "enc", "external", "hals", "learned", "lightham", "nmf", "nonlocal", "ocr"),
+        *("robust", "sa", "sgr", "vq"),
+    )
 )
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -310,7 +313,10 @@ def _build_context(
     if not isinstance(context, nn.Module):
         context = _call_builder(request.place, context, channels, request.options)
     takes = "map" if grid is not None else _choose_input_layout(context)
-    if takes == "map" and grid is None and len(positions) != 2 and not _is_position_blind(request.context, context):
+    no_map = takes == "map" and len(positions) != 2 and not _is_position_blind(request.context, context)
+    # tokens may be a map with a class token before it: a ham that uses neighbours must know
+    no_map |= isinstance(context, Hamburger) and context.lacks_grid and layout != "channels" and len(positions) == 1
+    if grid is None and no_map:
         raise ShapeError(
             f"{where}: {type(context).__name__} looks at neighbours in a map b c h w, and the features are "
             f"{tuple(x.shape)}; arrange them as a map with {{'grid': (height, width)}} in its options, or use one of "

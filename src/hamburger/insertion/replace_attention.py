@@ -30,7 +30,7 @@ OWN_SKIP = (
     "adds its input to what it returns, which a replacement would not; pass attention=, the path of a part without"
 )
 EXTRA_INPUTS = "more than tokens (a mask, sizes, rotary positions), which a decomposition does not take"
-Replacement = Literal["nmf", "vq", "cd", "efficient"]
+Replacement = Literal["nmf", "vq", "cd", "hals", "robust", "learned", "efficient"]
 NAMES = get_args(Replacement)
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -86,8 +86,9 @@ def replace_attention(
     >>> replace_attention(vit, "nmf", blocks=[-1, -2], rank=16)         # in place
     >>> remove_contexts(vit)                                            # undo it
 
-    - `context`: "nmf", "vq", "cd" or "efficient" with their options, or a module (b, n, c) -> (b, n, c) without a skip,
-      one for each block. A `Hamburger` or efficient attention that you built is used without its skip.
+    - `context`: "nmf", "vq", "cd", "hals", "robust", "learned" or "efficient" with their options, or a module
+      (b, n, c) -> (b, n, c) without a skip, one for each block. A `Hamburger` or efficient attention that you built is
+      used without its skip.
     - `blocks`: their numbers from 0, or negative ones from the end; by default all blocks.
     - `attention`: the path of the attention inside a block, such as "mixer.attn"; by default the first of "attn",
       "attention", "self_attention" and "self_attn" that the model has.
@@ -245,6 +246,11 @@ def _check_modules(context: Any, count: int, options: dict[str, Any]) -> list[nn
     modules = [context] if isinstance(context, nn.Module) else list(context) if isinstance(context, Iterable) else []
     if not modules or not all(isinstance(module, nn.Module) for module in modules):
         raise OptionError(f"{CALL}: context must be one of {', '.join(NAMES)}, or modules, got {context!r}")
+    if any(isinstance(module, Hamburger) and module.lacks_grid for module in modules):
+        raise OptionError(
+            f"{CALL}: a ham that uses neighbours needs the grid of the tokens; call insert_context with 'grid', "
+            f"or take one of {', '.join(NAMES)}"
+        )
     if len(modules) != count or len({id(module) for module in modules}) != count:
         raise OptionError(f"{CALL}: {count} blocks need as many different modules, got {len(modules)}")
     return list(modules)

@@ -82,15 +82,9 @@ def sort_atoms(layer: HamLayer, x: Tensor, size: tuple[int, int]) -> CodeMaps:
     return CodeMaps(maps[..., -h * w :].unflatten(3, (h, w)), bases, energies)
 
 
-def fold_heads(layer: HamLayer, x: Tensor) -> Tensor:
-    """The matrices the layer factorises: heads in the batch, transposed for channels.   b d n   ->   (b s) d n"""
-    heads = x.unflatten(1, (layer.heads, -1)).flatten(0, 1)
-    return heads if layer.axis == "spatial" else heads.mT
-
-
 def prepare_solve(layer: HamLayer, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrices the layer factorises in evaluation, and its first bases.   b d n   ->   (b s) d n, (b s or 1) d r"""
-    data = fold_heads(layer, x)
+    """The matrices the layer factorises in evaluation, and its first bases.   b d *grid -> (b s) d n, (b s or 1) d r"""
+    data = layer.fold(x)
     with evaluation_mode(layer.dictionary):  # in training mode it would draw random bases
         bases = layer.dictionary(data)
     assert bases is not None
@@ -101,10 +95,12 @@ def prepare_solve(layer: HamLayer, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def solve_layer(layer: HamLayer, x: Tensor) -> Decomposition:
-    """Decompose x as the layer does in evaluation.   b d n   ->   bases (b s) d r, codes (b s) r n"""
+    """Decompose x as the layer does in evaluation.   b d *grid   ->   bases (b s) d r, codes (b s) r n"""
     data, bases = prepare_solve(layer, x)
+    ham = layer.bind_ham(x.shape[2:])
     with torch.no_grad():
-        return solve_ham(data, layer.ham, steps=layer.eval_steps, grad=layer.grad, bases=bases)
+        out = solve_ham(data, ham, steps=layer.eval_steps, grad=layer.grad, bases=bases)
+        return out._replace(codes=ham.expand_codes(out.codes))
 
 
 def find_ham(call: str, model: nn.Module, layer: str | None) -> tuple[str, HamLayer]:
@@ -130,7 +126,7 @@ def outer_modules(name: str) -> list[str]:
 
 def map_size(name: str, activations: dict[str, LayerActivations]) -> tuple[int, int]:
     """(h, w) of the innermost surrounding map with as many positions as the ham."""
-    n = activations[name].before.shape[2]
+    n = activations[name].before.shape[2:].numel()
     for outer in outer_modules(name):
         before = activations[outer].before if outer in activations else torch.empty(0)
         if before.dim() == 4 and before.shape[2] * before.shape[3] == n:
@@ -198,13 +194,12 @@ def reconstruction_errors(
 
     `layer` is a ham, or a module that contains one; `steps` defaults to the layer's evaluation steps.
     """
-    ham_layer, x, bases = _prepare("reconstruction_errors", model, images, layer)
+    ham_layer, ham, x, bases = _prepare("reconstruction_errors", model, images, layer)
     steps = ham_layer.eval_steps if steps is None else steps
     check_count("reconstruction_errors", "steps", steps, least=0)
     with torch.no_grad():
         errors = [
-            (x - factors.bases @ ham_layer.ham.readout(x, factors)).flatten(1).norm(dim=1)
-            for factors in _solve_steps(ham_layer.ham, x, bases, steps)
+            (x - ham.finish(x, factors)[2]).flatten(1).norm(dim=1) for factors in _solve_steps(ham, x, bases, steps)
         ]
     sizes = x.flatten(1).norm(dim=1).clamp_min(torch.finfo(x.dtype).tiny)
     return (torch.stack(errors, 1) / sizes[:, None]).unflatten(0, (-1, ham_layer.heads))
@@ -218,8 +213,8 @@ def convergence(
     If bases and codes can exchange scale (NMF), bases are kept at unit columns.
     """
     check_count("convergence", "steps", steps, least=1)
-    ham_layer, x, bases = _prepare("convergence", model, images, layer)
-    path = _solve_steps(ham_layer.ham, x, bases, steps, unit_columns=ham_layer.ham.scale_free)
+    ham_layer, ham, x, bases = _prepare("convergence", model, images, layer)
+    path = _solve_steps(ham, x, bases, steps, unit_columns=ham.scale_free)
     flat = (torch.cat([factor.flatten(1) for factor in _present(factors)], 1) for factors in path)
     moves = []
     for before, after in pairwise(flat):
@@ -236,7 +231,7 @@ def gradient_series(
 
     It does not depend on the gradient the layer trains with, and leaves weights and their gradients untouched.
     """
-    ham_layer, x, bases = _prepare("gradient_series", model, images, layer)
+    ham_layer, ham, x, bases = _prepare("gradient_series", model, images, layer)
     check_count("gradient_series", "the layer's steps", ham_layer.eval_steps, least=1)
 
     def checked(output: Any) -> Tensor:
@@ -251,19 +246,16 @@ def gradient_series(
     cotangent = output_gradient(model, images, checked, ham_layer)
     if cotangent is None:
         raise InputError("gradient_series: the loss does not depend on the ham's output; give one that does")
-    ham = ham_layer.ham
 
     def reconstruct(x: Tensor, factors: Factors) -> tuple[Tensor]:
-        return (factors.bases @ ham.readout(x, factors),)
-
-    def step(x: Tensor, factors: Factors) -> tuple[Tensor, ...]:
-        return _present(ham.step(x, factors))
+        return (ham.finish(x, factors)[2],)
 
     *path, last = _solve_steps(ham, x, bases, ham_layer.eval_steps)
-    direct, *cotangents = _pull_back(reconstruct, x, last, [fold_heads(ham_layer, cotangent).to(x)])
+    direct, *cotangents = _pull_back(reconstruct, x, last, [ham_layer.fold(cotangent).to(x)])
     terms = []
-    for factors in reversed(path):
-        term, *cotangents = _pull_back(step, x, factors, cotangents)
+    for k, factors in reversed(list(enumerate(path))):
+        one_step = ham.after(k).step
+        term, *cotangents = _pull_back(lambda *args, step=one_step: _present(step(*args)), x, factors, cotangents)
         terms.append(term)
     (start,) = torch.func.vjp(lambda x: _present(ham.init(x, bases)), x)[1](tuple(cotangents))
     parts = (direct, torch.stack(terms, 1), start)
@@ -273,9 +265,9 @@ def gradient_series(
 def _solve_steps(ham: Ham, x: Tensor, bases: Tensor, steps: int, *, unit_columns: bool = False) -> Iterator[Factors]:
     """The factors before the first step and after each one."""
     factors = None
-    for _ in range(steps + 1):
+    for k in range(steps + 1):
         with torch.no_grad():
-            factors = ham.init(x, bases) if factors is None else ham.step(x, factors)
+            factors = ham.init(x, bases) if factors is None else ham.after(k - 1).step(x, factors)
             if unit_columns and factors.codes is not None:
                 norms = torch.linalg.vector_norm(factors.bases, dim=1, keepdim=True)
                 factors = Factors(factors.bases / norms, factors.codes * norms.mT)
@@ -295,11 +287,12 @@ def _pull_back(
     return tuple(each.detach() for each in pull(tuple(cotangents)))
 
 
-def _prepare(call: str, model: nn.Module, images: Tensor, layer: str | None) -> tuple[HamLayer, Tensor, Tensor]:
-    """The ham, its input in float64, and its first bases.   ->   x: (b s) d n   bases: (b s) d r"""
+def _prepare(call: str, model: nn.Module, images: Tensor, layer: str | None) -> tuple[HamLayer, Ham, Tensor, Tensor]:
+    """The layer, its ham, its input in float64, and its first bases.   ->   x: (b s) d n   bases: (b s) d r"""
     name, ham_layer = find_ham(call, model, layer)
-    x, bases = prepare_solve(ham_layer, to_double(record_activations(call, model, images, [name])[name].before))
-    return ham_layer, x, bases.to(x).expand(len(x), -1, -1)
+    before = to_double(record_activations(call, model, images, [name])[name].before)
+    x, bases = prepare_solve(ham_layer, before)
+    return ham_layer, ham_layer.bind_ham(before.shape[2:]), x, bases.to(x).expand(len(x), -1, -1)
 
 
 def output_gradient(model: nn.Module, images: Tensor, loss: Callable[[Any], Tensor], layer: HamLayer) -> Tensor | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Literal, get_args
 
@@ -34,6 +34,7 @@ Part = Literal["lower", "ham", "upper"]
 Layout = Literal["channels", "tokens"]
 Init = Literal["random", "fixed", "learned", "online", "columns", "carry"]
 CodesInit = Literal["softmax", "cosine", "uniform"]
+Component = Literal["low-rank", "sparse"]
 VERSIONS = get_args(Version)
 LAYOUTS = get_args(Layout)
 PARTS: frozenset[Part] = frozenset(get_args(Part))
@@ -60,10 +61,12 @@ class Hamburger(nn.Module):
     a final ReLU. Networks that follow the authors' code (HamNet, LightHam, GANs) pass `version="v1"` themselves. A rank
     that is not below `inner` compresses nothing; it is allowed, with a warning where you chose it.
 
-    - `ham`: "nmf", "vq", "cd", a registered name, or a ham such as `VQ(rank=32, temperature=0.1)`.
-    - `rank`, `temperature` (VQ, CD), `constant_norms` (VQ), `beta` (CD), `eps`, `codes_init`, `codes_temperature` (NMF)
-      and `final_update` (NMF, VQ): options of a ham given by name; None is the ham's default. `ham_options` holds
-      further options of a ham that you registered.
+    - `ham`: "nmf", "vq", "cd", "hals", "robust", "local", "windowed", "learned", a registered name, or a ham such as
+      `VQ(rank=32, temperature=0.1)`. With `layout="tokens"` the positions of "local" and "windowed" are a line.
+    - `rank`, `temperature` (VQ, CD), `constant_norms` (VQ), `beta` (CD), `eps`, `codes_init`, `codes_temperature` (NMF
+      and the hams after "cd"), `final_update` (all but CD), `threshold`, `component` (robust), `smoothness` (local),
+      `window`, `local_rank` (windowed) and `relaxation` (learned): options of a ham given by name; None is the ham's
+      default. `ham_options` holds further options of a ham that you registered.
     - `version`: "paper" Z + BN(W_u M(W_l Z)); "v1", the authors' code, ReLU of that; "v2" with a slice of cheese
       (linear, BN, ReLU) after the ham and no BN after the upper bread; "v2+" adds two learned scalars, the one on the
       burger zero at first, and allows `dual`: half of a doubled width decomposed along channels.
@@ -72,7 +75,8 @@ class Hamburger(nn.Module):
     - `init`: "random", "fixed", "learned" (differentiated by BPTT), "online", "columns" of the input, from which fewer
       steps are enough, or "carry": see `layers.ham.Dictionary`. "carry" is for video: in evaluation a frame starts from
       the bases of the previous call and runs `eval_steps`; the first frame runs `steps`. `eval()` begins a new video.
-    - `grad`: "one-step" (default), "truncated:m", "bptt" (default with init="learned"), "implicit", or a strategy.
+    - `grad`: "one-step" (default), "truncated:m", "phantom:m", "bptt" (default with init="learned" and ham="learned"),
+      "implicit", or a strategy.
     - `parts`: which of {"lower", "ham", "upper"} to build, for the ablations of Table 2. The norm is always built.
     - `seed`: of the dictionary that evaluation starts from. It is in the state dict: loading weights loads it too.
     - `backend`: "auto", "plain" or "fused", as in `decompose`. It changes no value beyond rounding.
@@ -108,6 +112,12 @@ class Hamburger(nn.Module):
         codes_init: CodesInit | None = None,
         codes_temperature: float | None = None,
         final_update: bool | None = None,
+        threshold: float | None = None,
+        component: Component | None = None,
+        smoothness: float | None = None,
+        window: int | None = None,
+        local_rank: int | None = None,
+        relaxation: float | None = None,
         ham_options: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -135,6 +145,8 @@ class Hamburger(nn.Module):
         requested: dict[str, Any] = {"rank": rank, "temperature": temperature, "beta": beta, "eps": eps}
         requested |= {"constant_norms": constant_norms, "final_update": final_update}
         requested |= {"codes_init": codes_init, "codes_temperature": codes_temperature}
+        requested |= {"threshold": threshold, "component": component, "smoothness": smoothness, "window": window}
+        requested |= {"local_rank": local_rank, "relaxation": relaxation}
         requested = {name: option for name, option in requested.items() if option is not None}
         value = _build_ham(ham, inner, requested, ham_options)
 
@@ -184,9 +196,9 @@ class Hamburger(nn.Module):
                 except LaunchError as error:
                     fall_back(error, block.parts.ham.backend)
                     block = None
-            y = self._context(x.flatten(2), block)  # b c n
+            y = self._context(x.flatten(2), block, x.shape[2:])  # b c n
         else:
-            y = self.context(x.flatten(2))
+            y = self.context(x if self.needs_grid else x.flatten(2)).flatten(2)
         y = y.mT if self.layout == "tokens" else y.unflatten(2, z.shape[2:])
         if self.version == "v2+":  # in float32: the gradient of a scalar is a sum over the whole map
             y = self.skip_scale * widen(z) + self.burger_scale * widen(y)
@@ -199,8 +211,13 @@ class Hamburger(nn.Module):
         return y.to(z.dtype)
 
     def context(self, z: Tensor) -> Tensor:
-        """Apply the layer without its skip.   b c n   ->   b c n"""
-        return self._context(z, self._plan_fused_block(z))
+        """Apply the layer without its skip; hams that use neighbours need the grid.   b c n or b c *grid -> the same"""
+        return self._context(z.flatten(2), self._plan_fused_block(z), z.shape[2:]).reshape(z.shape)
+
+    @property
+    def needs_grid(self) -> bool:
+        """Whether the ham uses which positions are neighbours."""
+        return isinstance(self.ham, HamLayer) and self.ham.ham.needs_grid
 
     def _plan_fused_block(self, x: Tensor) -> fused_block.FusedBlock | None:
         """The fused block that runs this layer for x (b c ...); None on a CPU and wherever the kernels do not apply."""
@@ -209,7 +226,12 @@ class Hamburger(nn.Module):
         requested = resolve_backend(self.ham.backend, x)
         return None if requested == "plain" else fused_block.plan_block(self, x, requested)
 
-    def _context(self, z: Tensor, block: fused_block.FusedBlock | None) -> Tensor:
+    @property
+    def lacks_grid(self) -> bool:
+        """Whether the ham needs a grid and was not built with one, as it may be for tokens of a map."""
+        return self.needs_grid and getattr(self.ham.ham, "grid", None) is None  # type: ignore[union-attr]
+
+    def _context(self, z: Tensor, block: fused_block.FusedBlock | None, grid: Sequence[int]) -> Tensor:
         if block is not None:
             try:
                 return run_in_dtype_of(fused_block.context(block, z), self.norm)
@@ -222,7 +244,7 @@ class Hamburger(nn.Module):
             along_positions, along_channels = x.chunk(2, dim=1)
             x = torch.cat([self.ham(along_positions), self.channel_ham(along_channels)], dim=1)
         elif self.ham is not None:
-            x = self.ham(x)
+            x = self.ham(x.unflatten(2, grid)).flatten(2) if self.needs_grid else self.ham(x)
         if self.cheese is not None:
             x = run_in_dtype_of(x, self.cheese)
         if self.upper is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from hamburger import distributed
 from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_positive, check_seed
 from hamburger.hams.base import COLUMNS, Columns, Ham, product, takes_onednn, weyl_multipliers, weyl_uniform
 from hamburger.hams.decompose import BPTT, Gradient, as_gradient, as_ham, bptt, one_step, solve_ham
+from hamburger.hams.implicit import Implicit
 from hamburger.hams.sharded import ShardedHam
 from hamburger.kernels.dispatch import BACKENDS
 from hamburger.layers.recompute import RecentBases
@@ -53,7 +55,7 @@ class Bread(nn.Module):
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         weight = weight.expand(x.shape[0], -1, -1)
-        if x.dtype != torch.float32 or autocast_dtype(x.device.type) is not None or not takes_onednn(weight, x):
+        if x.dtype != torch.float32 or not takes_onednn(weight, x):
             return torch.bmm(weight, x) if bias is None else torch.baddbmm(bias[None, :, None], weight, x)
         y = product(weight, x).contiguous()
         return y if bias is None else y + bias[None, :, None]
@@ -64,7 +66,7 @@ class Bread(nn.Module):
 
 
 class HamLayer(nn.Module):
-    """The ham of a `Hamburger`, without breads, norm and skip: x -> D C.   b d n   ->   b d n
+    """The ham of a `Hamburger`, without breads, norm and skip: x -> D C.   b d n or b d *grid   ->   the same
 
     >>> layer = hb.HamLayer(hb.VQ(rank=4), 32, steps=6)
     >>> y = layer(x)                                                    # b 32 n -> b 32 n
@@ -72,6 +74,7 @@ class HamLayer(nn.Module):
     `heads` splits the d channels into sections that are decomposed separately. `axis="spatial"` factorises each section
     as it is, one column per position; `axis="channel"` factorises its transpose, one column per channel. A non-negative
     ham expects x >= 0, which `Hamburger` ensures and this layer does not check. `backend` is that of `decompose`.
+    A map (b d h w) or volume tells hams that use neighbours the grid of the positions; with b d n they are a line.
     """
 
     def __init__(
@@ -91,11 +94,12 @@ class HamLayer(nn.Module):
     ) -> None:
         super().__init__()
         ham = as_ham(ham)
-        grad = as_gradient(grad) if grad is not None else bptt if init == "learned" else one_step
+        check_count("Hamburger", "steps", steps, least=0)
+        parameters = ham.initial_parameters(steps)
+        grad = as_gradient(grad) if grad is not None else bptt if init == "learned" or ham.trainable else one_step
         check_count("Hamburger", "dim", dim, least=1)
         check_seed("Hamburger", seed)
         check_count("Hamburger", "heads", heads, least=1)
-        check_count("Hamburger", "steps", steps, least=0)
         check_choice("Hamburger", "axis", axis, AXES)
         check_choice("Hamburger", "backend", backend, BACKENDS)
         if eval_steps is not None:
@@ -106,7 +110,24 @@ class HamLayer(nn.Module):
             raise OptionError(
                 f"Hamburger: init='learned' needs grad='bptt', got '{grad}'; no other trains the dictionary"
             )
+        if ham.needs_grid and axis == "channel":
+            raise OptionError(
+                f"Hamburger: {type(ham).__name__} needs axis='spatial': channels have no neighbours; drop dual=True"
+            )
+        if ham.growing_bases and init in ("online", "carry"):
+            raise OptionError(
+                f"Hamburger: init={init!r} needs final bases of a fixed number, and those of {type(ham).__name__} grow "
+                "with the map; take init='random', 'fixed', 'learned' or 'columns'"
+            )
+        if ham.trainable and isinstance(grad, Implicit):
+            raise OptionError(
+                f"Hamburger: grad='implicit' does not train the step sizes of {type(ham).__name__}; take grad='bptt' "
+                "or 'truncated:m'"
+            )
         self.ham, self.dim, self.heads, self.axis, self.grad = ham, dim, heads, axis, grad
+        self._trained = tuple(parameters)
+        for name, value in parameters.items():
+            self.register_parameter(name, nn.Parameter(value))
         self.backend = backend
         self.sharded: ShardedHam | None = None  # set by `hb.shard_positions`
         self.steps, self.eval_steps = steps, steps if eval_steps is None else eval_steps
@@ -117,11 +138,14 @@ class HamLayer(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.dim() != 3 or x.shape[1] != self.dim:
-            raise ShapeError(f"HamLayer: built for b d n with d = {self.dim}, got {tuple(x.shape)}")
-        folded = x.unflatten(1, (self.heads, -1)).flatten(0, 1)  # (b s) d n
-        data = folded if self.axis == "spatial" else folded.mT
-        ham = self.ham if self.sharded is None else self.sharded
+        if x.dim() not in (3, 4, 5) or x.shape[1] != self.dim:
+            raise ShapeError(
+                f"HamLayer: built for b d n with d = {self.dim}, got {tuple(x.shape)}; positions may also be a map, "
+                "(b, d, h, w), or a volume"
+            )
+        grid = x.shape[2:]
+        data = self.fold(x)
+        ham = self.bind_ham(grid)
         ham.check(data.shape[1], data.shape[2])
         # the first frame of a video is solved as in training, the others start where it ended
         full = self.training or (isinstance(self.dictionary, Dictionary) and self.dictionary.is_first_frame(data))
@@ -144,7 +168,20 @@ class HamLayer(nn.Module):
         )
         self.dictionary.update(out.bases)
         y = out.reconstruction if self.axis == "spatial" else out.reconstruction.mT
-        return y.unflatten(0, (-1, self.heads)).flatten(1, 2)
+        y = y.unflatten(0, (-1, self.heads)).flatten(1, 2)
+        return y if len(grid) == 1 else y.unflatten(2, grid)
+
+    def fold(self, x: Tensor) -> Tensor:
+        """The matrices the ham decomposes: heads in the batch, transposed for channels.   b d *grid   ->   (b s) d n"""
+        folded = x.flatten(2).unflatten(1, (self.heads, -1)).flatten(0, 1)
+        return folded if self.axis == "spatial" else folded.mT
+
+    def bind_ham(self, grid: Sequence[int]) -> Ham:
+        """The ham of a call on positions of that grid, with the parameters of this layer."""
+        ham = self.ham if self.sharded is None else self.sharded
+        if self._trained:
+            ham = ham.bind({name: getattr(self, name) for name in self._trained})
+        return ham.on_grid(tuple(grid)) if ham.needs_grid else ham
 
     def extra_repr(self) -> str:
         steps = f"{self.steps}" if self.steps == self.eval_steps else f"{self.steps}, eval_steps={self.eval_steps}"

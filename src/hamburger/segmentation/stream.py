@@ -304,7 +304,7 @@ def _probe_strip(
     def run_ham(name: str, z: Tensor) -> Tensor:
         if name in strides:
             raise InputError(f"stream: the ham {name} runs twice in a call of the network")
-        strides[name] = measure(z, f"the input of {name}")
+        strides[name] = measure(z.flatten(2), f"the input of {name}")
         return z
 
     with torch.inference_mode(), debug(False), replace_hams(layers, run_ham):

@@ -15,12 +15,13 @@ import pytest
 import torch
 from PIL import Image
 
+import hamburger as hb
 from hamburger.classification.data import open_source
 from hamburger.detection.data.coco import CocoSet
 from hamburger.detection.model import create_detector
 from hamburger.segmentation.recipe import ANIMALS
 from hamburger_lab.pages.detection import detection_size_table, detection_table
-from hamburger_lab.pages.hams import carried_table
+from hamburger_lab.pages.hams import carried_table, costs_table
 from hamburger_lab.pages.sharded import message_ms, time_table
 
 SCRIPTS = Path(__file__).parents[3] / "lab" / "experiments"
@@ -303,6 +304,26 @@ def test_deploy_cpu_compares_runtimes(tmp_path):
     assert len(rows) == 2 * len(names)
     for row in rows:
         assert row.keys() >= ENVIRONMENT and row["ms"] > 0 and row["difference"] <= script.TOLERANCE[row["dtype"]]
+
+
+def test_ham_costs_measures_every_ham(data, tmp_path, monkeypatch):
+    script, target = load_script("ham_costs"), tmp_path / "rows.jsonl"
+    monkeypatch.setattr(script, "RANK", 4)
+    monkeypatch.setattr(script, "WIDTH", 8)
+    for options in (["--images", str(data / "images")], []):
+        script.main(
+            [*options, "--count", "2", "--side", "40", "--steps", "1,3", "--repeats", "2", "--json", str(target)]
+        )
+        rows = read_rows(target)
+        assert [(row["ham"], row["steps"]) for row in rows] == [(name, k) for name in hb.hams.names() for k in (1, 3)]
+        for row in rows:
+            assert row.keys() >= ENVIRONMENT and row["grid"] == [5, 5] and row["n"] == 25 and row["threads"] == 1
+            assert 0 < row["error"] < 1 and 0 < row["objective"] < 1.5 and row["ms"] > 0
+        by_case = {(row["ham"], row["steps"]): row for row in rows}
+        assert by_case["hals", 3]["objective"] < by_case["nmf", 3]["objective"] < by_case["nmf", 1]["objective"]
+    assert "| `windowed` | 0." in costs_table(rows)
+    with pytest.raises(SystemExit):
+        script.main(["--count", "4", "--repeats", "2", "--json", str(target)])
 
 
 def test_hamformer_profiles_tokens_as_numpy_does():

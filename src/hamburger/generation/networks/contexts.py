@@ -325,7 +325,7 @@ class HamBlock(GatedContext):
         z = self.lower(x)
         if self.rectify:
             z = torch.relu(z)
-        z = self.ham(z.flatten(2)).unflatten(2, x.shape[2:])
+        z = self.ham(z if self.ham.ham.needs_grid else z.flatten(2)).reshape(z.shape)
         out: Tensor = self.upper(z)
         if self.norm is not None:
             assert y is not None
