@@ -203,13 +203,17 @@ def test_bfloat16_solves_and_their_gradients(name, grad, bfloat16):
         results.append((out.reconstruction, torch.autograd.grad(out.reconstruction.square().sum(), each)[0]))
     assert out.bases.dtype == torch.float64 and results[0][1].dtype == torch.bfloat16
     for ours, exact in zip(*results, strict=True):
-        assert_close(ours, exact, slack=4)  # the gradient of VQ is a small difference of large numbers
+        assert_close(ours, exact, slack=4)
+    assert bool(bfloat16) is (name != "vq")  # whose gradient takes float32
     plain = hb.decompose(x, ham, steps=3, bases=bases)
     assert plain.bases.dtype == plain.codes.dtype == torch.float32
-    assert torch.equal(results[0][0], plain.reconstruction)
+    if name == "vq":
+        assert_close(plain.reconstruction, results[1][0], slack=4)
+    else:
+        assert torch.equal(results[0][0], plain.reconstruction)
     alone = hb.decompose(x[1:], ham, steps=3, bases=bases)
     assert torch.equal(plain.reconstruction[1:], alone.reconstruction)
-    assert len(bfloat16) > 10 and set(bfloat16) == {torch.bfloat16}
+    assert len(bfloat16) > 8 and set(bfloat16) == {torch.bfloat16}
 
 
 def test_a_layer_under_autocast_solves_in_bfloat16(bfloat16):

@@ -65,6 +65,7 @@ class Ham(ABC):
     needs_grid: ClassVar[bool] = False
     trainable: ClassVar[bool] = False
     growing_bases: ClassVar[bool] = False
+    amplifies_rounding: ClassVar[bool] = False  # its gradient needs products in float32, also of a bfloat16 x
 
     def __post_init__(self) -> None:
         check_count(type(self).__name__, "rank", self.rank, least=1)

@@ -288,6 +288,8 @@ def solve_ham(
         # Half precision has neither the range nor the digits for sums over thousands of positions. Our hams multiply a
         # bfloat16 X as it is where the CPU adds up in float32, and keep the factors in float32.
         mixed = ham.fused_spec() is not None and isinstance(grad, (Truncated, BPTT)) and takes_bfloat16(x, ham.rank)
+        if ham.amplifies_rounding and torch.is_grad_enabled() and x.requires_grad:
+            mixed = False
         data = x if mixed else widen(x)
 
         def start() -> Factors:
