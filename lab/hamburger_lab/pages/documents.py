@@ -70,6 +70,7 @@ BLOCKS: dict[str, Callable[[Results], str]] = {
     "carried-steps": lambda results: hams.carried_table(results.rows("carried_dictionary_cpu")),
     "columns-error": lambda results: hams.columns_error_table(results.rows("columns_error_cpu")),
     "columns-time": lambda results: hams.columns_time_table(results.rows("columns_time_cpu")),
+    "deploy-cpu": lambda results: hams.deploy_table(select_rows(results.rows("deploy_cpu"), threads=1)),
     "ham-costs": lambda results: hams.costs_table(results.rows("ham_costs_cpu")),
     "products-cpu": lambda results: hams.products_table(results.rows("products_cpu")),
     "ham-h200": lambda results: hams.roofline_table(results.rows("ham_h200")),

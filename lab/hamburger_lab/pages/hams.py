@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from hamburger_lab.bench.common import growth_exponent
 from hamburger_lab.bench.profile import kernel_lines
@@ -161,22 +162,70 @@ def costs_table(rows: Sequence[Row]) -> str:
 
 
 def products_table(rows: Sequence[Row]) -> str:
-    """Return the times of the hams by both libraries, and their errors."""
+    """Return the times of the hams by each library and dtype of X, and their errors."""
+    half = select_rows(rows, dtype="bfloat16")
+    tables = []
+    for dtype, title, names in (
+        ("float32", "X in float32: times and errors", {"mkl": "MKL", "onednn": "oneDNN"}),
+        (
+            "bfloat16",
+            "X in bfloat16: times",
+            {"mkl": "MKL, float32", "onednn": "oneDNN, float32", "onednn-bfloat16": "oneDNN, bfloat16"},
+        ),
+    ):
+        header = ["ham", "mode", "n", *(f"{name}, ms (IQR)" for name in names.values()), "times faster than MKL"]
+        header += [f"error, {name}" for name in names.values()] if dtype == "float32" else []
+        lines = []
+        for group in _by_library(select_rows(rows, dtype=dtype, input="noise")):
+            first, last = group["mkl"], group[list(names)[-1]]
+            times = [f"{group[key]['ms']:.1f} ({group[key]['ms_iqr']:.1f})" for key in names]
+            errors = [f"{group[key]['error']:.1e}" for key in names] if dtype == "float32" else []
+            speed = f"{first['ms'] / last['ms']:.2f}"
+            lines.append([first["ham"], first["mode"], f"{first['n']:,}", *times, speed, *errors])
+        tables.append(collapsed(title, markdown_table(header, lines)))
     lines = []
-    for ham, mode, n in dict.fromkeys((row["ham"], row["mode"], row["n"]) for row in rows):
-        mkl, onednn = (select_rows(rows, ham=ham, mode=mode, n=n, library=name)[0] for name in ("mkl", "onednn"))
-        times = [f"{row['ms']:.1f} ({row['ms_iqr']:.1f})" for row in (mkl, onednn)]
-        errors = ["" if row["error"] is None else f"{row['error']:.1e}" for row in (mkl, onednn)]
-        lines.append([ham, mode, f"{n:,}", *times, f"{mkl['ms'] / onednn['ms']:.2f}", *errors])
+    for group in _by_library(half):
+        first, last = group["onednn"], group["onednn-bfloat16"]
+        residuals = ["" if row["residual"] is None else f"{row['residual']:.4f}" for row in (first, last)]
+        errors = [f"{value:.1e}" for value in (first["error"], last["error"], first["rounding"])]
+        lines.append([first["ham"], first["mode"], first["input"], f"{first['n']:,}", *errors, *residuals])
+    header = ["ham", "mode", "input", "n", "error, float32", "error, bfloat16", "rounding X", "residual, float32"]
+    tables.append(collapsed("X in bfloat16: errors", markdown_table([*header, "residual, bfloat16"], lines)))
     first = rows[0]
-    header = ["ham", "mode", "n", "MKL, ms (IQR)", "oneDNN, ms (IQR)", "times faster", "error, MKL", "error, oneDNN"]
     note = (
-        f"{first['hardware']}, CPU time of one thread, {first['dtype']}, torch {first['torch']}, b = 1, "
-        f"d = {first['d']}, r = {first['r']}, K = {first['steps']}, median of {first['repeats']} calls in turn, "
-        f"seed {first['seed']}, commit {first['commit']}. Errors of D C are relative to float64; "
-        "VQ and CD at temperature 0.01 amplify rounding."
+        f"{first['hardware']}, CPU time of one thread, torch {first['torch']}, b = 1, d = {first['d']}, "
+        f"r = {first['r']}, K = {first['steps']}, median of {first['repeats']} calls in turn, seed {first['seed']}, "
+        f"commit {first['commit']}. Errors of D C (infer) and of the one-step gradient (train) are relative to float64 "
+        "on the same X; *rounding X* is the change of the float64 result when X is rounded to bfloat16; a residual is "
+        "|X - D C| / |X|. Inputs: normal numbers (timed), and columns near 40 non-negative centres. VQ and CD at "
+        "temperature 0.01 amplify rounding."
     )
-    return collapsed("Times and errors by MKL and oneDNN", f"{markdown_table(header, lines)}\n\n{note}")
+    return "\n\n".join([*tables, note])
+
+
+def _by_library(rows: Sequence[Row]) -> list[dict[str, Row]]:
+    """Return the rows that differ in the library alone, by library."""
+    groups: dict[tuple[Any, ...], dict[str, Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in ("ham", "mode", "input", "n")), {})[row["library"]] = row
+    return list(groups.values())
+
+
+def deploy_table(rows: Sequence[Row]) -> str:
+    """Return the time of a network on a CPU in each runtime."""
+    base = select_rows(rows, runtime="onnxruntime", dtype="float32")[0]
+    lines = [
+        [row["runtime"], row["dtype"], f"{row['ms']:.1f} ({row['ms_iqr']:.1f})", f"{base['ms'] / row['ms']:.2f}"]
+        for row in rows
+    ]
+    versions = ", ".join(dict.fromkeys(f"{row['runtime'].split('.')[0]} {row['version']}" for row in rows))
+    note = (
+        f"Recipe {base['recipe']} with random weights, one image of {base['side']} x {base['side']}, "
+        f"{base['hardware']}, CPU time of one thread, {versions}, "
+        f"median of {base['repeats']} calls in turn, commit {base['commit']}."
+    )
+    header = ["runtime", "dtype", "ms (IQR)", "times as fast as ONNX Runtime"]
+    return f"{markdown_table(header, lines)}\n\n{note}"
 
 
 def profile_markdown(rows: Sequence[Row]) -> str:

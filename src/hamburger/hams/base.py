@@ -20,7 +20,7 @@ from hamburger.errors import InputError, OptionError, check_count
 from hamburger.kernels.dispatch import FusedSpec
 from hamburger.linalg import EPS
 from hamburger.registry import Registry
-from hamburger.tensors import autocast_dtype, check_shapes, is_exporting, is_transformed, widen
+from hamburger.tensors import HALF, autocast_dtype, check_shapes, is_exporting, is_transformed, widen
 
 Columns = Literal["columns"]
 COLUMNS: Columns = "columns"  # in place of a tensor of bases: columns of X
@@ -65,6 +65,7 @@ class Ham(ABC):
     needs_grid: ClassVar[bool] = False
     trainable: ClassVar[bool] = False
     growing_bases: ClassVar[bool] = False
+    amplifies_rounding: ClassVar[bool] = False  # its gradient needs products in float32, also of a bfloat16 x
 
     def __post_init__(self) -> None:
         check_count(type(self).__name__, "rank", self.rank, least=1)
@@ -105,7 +106,9 @@ class Ham(ABC):
 
     def init(self, x: Tensor, bases: Tensor | None = None, generator: torch.Generator | None = None) -> Factors:
         """Start from the given bases, or from random ones.   x: b d n   bases: b d r"""
-        return Factors(self.draw(x.shape[0], x.shape[1], like=x, generator=generator) if bases is None else bases)
+        if bases is None:
+            bases = self.draw(x.shape[0], x.shape[1], like=widen(x[:0]), generator=generator)
+        return Factors(bases)
 
     def step(self, x: Tensor, factors: Factors) -> Factors:
         """Run one step: update the codes and, with the new codes, the bases."""
@@ -129,7 +132,8 @@ class Ham(ABC):
         codes = self.readout(x, factors)
         shapes = {"x": (x, "b d n"), "bases": (factors.bases, "b d r"), "codes": (codes, "b r n")}
         check_shapes(f"{type(self).__name__}.readout", **shapes)
-        return factors.bases, codes, product(factors.bases, codes)
+        rounded = x.dtype if x.dtype == torch.bfloat16 else None
+        return factors.bases, codes, product(factors.bases, codes, rounded)
 
     def expand_codes(self, codes: Tensor) -> Tensor:
         """The codes of `finish` with a row for every final basis; layers do without.   ->   b r n"""
@@ -248,26 +252,35 @@ def weyl_uniform(multipliers: Tensor, n: int, *, dtype: torch.dtype) -> Tensor:
 
 
 # -- products ----------------------------------------------------------------------------------------------------------
-# torch multiplies by MKL. On AMD's CPUs it takes twice as long as oneDNN, which torch also brings, for the products of
-# a ham: one operand with few rows or columns, the other with thousands. Both add up in float32 but in another order:
-# relative errors are 1e-7 (MKL) and 3e-7 (oneDNN) where the common axis is d = 512. Which library a product takes
-# depends on the CPU and on the sizes of one matrix, never on a clock or on the batch: a run can be repeated to the bit
-# on the same kind of CPU.
+# float32: torch multiplies by MKL. On AMD's CPUs it takes twice as long as oneDNN, which torch also brings, for the
+# products of a ham: one operand with few rows or columns, the other with thousands. Both add up in float32 but in
+# another order: relative errors are 1e-7 (MKL) and 3e-7 (oneDNN) where the common axis is d = 512.
+# bfloat16: CPUs with AVX512-BF16 do it twice as fast as float32. Sums are float32; each entry of the result is rounded.
+# Which library and dtype a product takes depends on the CPU and on the sizes of one matrix, never on a clock or on the
+# batch: a run can be repeated to the bit on the same kind of CPU.
 
 
 MIN_PRODUCTS = 2**20  # multiply-adds of one matrix product; smaller ones are faster in a batch
-MAX_ERROR = 1e-6  # relative, of the product that checks the library
+MAX_ERROR = {torch.float32: 1e-6, torch.bfloat16: 2**-8}  # relative, of the product that checks the library
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
+def product(a: Tensor, b: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """A B for each sample, as `torch.bmm`.   b m k, b k p   ->   b m p
 
-    The result lies in memory along the longer one of m and p where oneDNN multiplies.
+    With one operand in half precision, the other is rounded to it and the result is float32. With a `dtype` both are
+    rounded and the result has it; gradients do not round them: a softmax may leave little of the codes' gradient.
+    In float32 the result lies in memory along the longer one of m and p where oneDNN multiplies.
     """
-    if not _takes_onednn(a, b):
+    if dtype not in (None, a.dtype):
+        rounded: Tensor = _Product.apply(a, b, dtype)
+        return rounded
+    if a.dtype != b.dtype and (a.dtype in HALF or b.dtype in HALF):
+        half = a.dtype if a.dtype in HALF else b.dtype
+        return product(a.to(half), b.to(half)).float()
+    if not takes_onednn(a, b):
         return torch.bmm(a, b)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
-        result: Tensor = _Product.apply(a, b)
+        result: Tensor = _Product.apply(a, b, a.dtype)
         return result
     return _multiply(a, b)
 
@@ -277,22 +290,45 @@ def softmax(x: Tensor) -> Tensor:
     return x.mT.softmax(dim=1).mT if x.stride(1) < x.stride(2) else x.softmax(dim=2)
 
 
+def project(x: Tensor, bases: Tensor) -> Tensor:
+    """X^T D for a softmax over r.   x: b d n   bases: b d r   ->   b n r
+
+    For a bfloat16 X the mean of the bases is subtracted: the softmax ignores it, but it would cost digits in rounding.
+    """
+    if x.dtype == torch.bfloat16:
+        bases = bases - bases.mean(dim=2, keepdim=True)
+    return product(x.mT, bases)
+
+
+def takes_bfloat16(x: Tensor, rank: int) -> bool:
+    """Whether products of X (b d n) with factors of this rank are fast in bfloat16: X need not become float32."""
+    return x.dtype == torch.bfloat16 and takes_onednn(x, x.new_empty(0, x.shape[2], rank))
+
+
 class _Product(torch.autograd.Function):
     """A product whose gradients are products; it can be differentiated any number of times."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+    def forward(ctx: Any, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
         ctx.save_for_backward(a, b)
-        return _multiply(a, b)
+        return _multiply(a.to(dtype), b.to(dtype))
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         a, b = ctx.saved_tensors
-        needs_a, needs_b = ctx.needs_input_grad
-        return product(dy, b.mT) if needs_a else None, product(a.mT, dy) if needs_b else None
+        dy, (needs_a, needs_b, _) = dy.to(a.dtype), ctx.needs_input_grad
+        return _product_like(a, dy, b.mT) if needs_a else None, _product_like(b, a.mT, dy) if needs_b else None, None
+
+
+def _product_like(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """A B, in memory as x where the caller decides: adding up gradients of two layouts costs more than a product."""
+    return product(b.mT, a.mT).mT if x.stride(1) < x.stride(2) else product(a, b)
 
 
 def _multiply(a: Tensor, b: Tensor) -> Tensor:
+    if a.dtype == torch.bfloat16:
+        products = [torch.mm(x, y) for x, y in zip(a.unbind(), b.unbind(), strict=True)]
+        return products[0][None] if len(products) == 1 else torch.stack(products)
     if a.shape[1] > b.shape[2]:
         return _multiply(b.mT, a.mT).mT
     # inputs (m k) are copied unless contiguous, weights (p k) may lie transposed: the smaller operand is the input
@@ -309,13 +345,13 @@ def _as_matrices(x: Tensor) -> Tensor:
     return x if (across == 1 and down >= columns) or (down == 1 and across >= rows) else x.contiguous()
 
 
-def _takes_onednn(a: Tensor, b: Tensor) -> bool:
+def takes_onednn(a: Tensor, b: Tensor) -> bool:
     """Whether oneDNN multiplies; never where calls are traced or transformed, or where the user chose otherwise."""
     if a.device.type != "cpu" or torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return False
-    if type(a) is not Tensor or type(b) is not Tensor or not a.dtype == b.dtype == torch.float32:
+    if type(a) is not Tensor or type(b) is not Tensor or a.dtype != b.dtype or a.dtype not in MAX_ERROR:
         return False
-    if a.shape[1] * a.shape[2] * b.shape[2] < MIN_PRODUCTS or not has_fast_onednn():
+    if a.shape[1] * a.shape[2] * b.shape[2] < MIN_PRODUCTS or not has_fast_onednn(a.dtype):
         return False
     traced = is_exporting() or torch._C._len_torch_dispatch_stack() > 0
     allowed = torch.backends.mkldnn.enabled and autocast_dtype("cpu") is None
@@ -323,14 +359,17 @@ def _takes_onednn(a: Tensor, b: Tensor) -> bool:
 
 
 @functools.cache
-def has_fast_onednn() -> bool:
-    """Whether this CPU is of a kind that was measured, and oneDNN multiplies exactly on it."""
-    if not (torch.backends.mkldnn.is_available() and torch.backends.mkl.is_available()):
+def has_fast_onednn(dtype: torch.dtype) -> bool:
+    """Whether this CPU is of a kind on which oneDNN is the faster library, and it multiplies exactly."""
+    if not torch.backends.mkldnn.is_available():
         return False
-    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not _is_amd() or not hasattr(torch.ops.mkldnn, OPERATOR):
-        return False
+    if dtype == torch.bfloat16:
+        fast = _has_bfloat16()
+    else:
+        measured = torch.backends.cpu.get_cpu_capability() == "AVX512" and _is_amd()
+        fast = measured and torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, OPERATOR)
     try:
-        return _find_error() <= MAX_ERROR
+        return fast and _find_error(dtype) <= MAX_ERROR[dtype]
     except RuntimeError:  # another signature in this version of torch
         return False
 
@@ -344,13 +383,19 @@ def _is_amd() -> bool:
     return "AuthenticAMD" in text
 
 
-def _find_error() -> float:
+def _has_bfloat16() -> bool:
+    """Whether the CPU has AVX512-BF16, as all with AMX have: without it oneDNN emulates bfloat16."""
+    ask = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return ask is not None and bool(ask())
+
+
+def _find_error(dtype: torch.dtype) -> float:
     """The relative error of a product with operands of both layouts, against float64."""
     generator = torch.Generator("cpu").manual_seed(0)
-    a, b = (torch.randn(1, rows, 256, generator=generator, device="cpu").double() for rows in (64, 256))
+    a, b = (torch.randn(1, rows, 256, generator=generator, device="cpu").to(dtype) for rows in (64, 256))
     errors = []
     with torch.no_grad():
         for right in (b, b.mT):
-            exact = a @ right
-            errors.append(float((_multiply(a.float(), right.float()) - exact).norm() / exact.norm()))
+            exact = a.double() @ right.double()
+            errors.append(float((_multiply(a, right) - exact).norm() / exact.norm()))
     return max(errors)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from hamburger.hams.base import product, softmax
+from hamburger.hams.base import product, project, softmax
 from hamburger.linalg import EPS, normalize_columns
+from hamburger.tensors import is_transformed, widen
 
 # Rows of X that are squared at a time: few enough for the cache of a CPU core at usual image sizes.
 ROWS = 32
@@ -24,20 +27,35 @@ def inverse_norms(x: Tensor) -> Tensor:
 
 def squared_norms(x: Tensor) -> Tensor:
     """|x_j|^2 for each column.   x: b d n   ->   b 1 n"""
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
+    if x.device.type != "cpu" or torch.compiler.is_compiling() or is_transformed():
         return torch.linalg.vector_norm(x, dim=1, keepdim=True).square()
-    # The CPU's norm walks down the columns, every entry in another cache line; adding up rows reads it as it lies.
-    squares = x.new_zeros(x.shape[0], min(ROWS, x.shape[1]), x.shape[2])
-    for rows in x.split(ROWS, dim=1):
-        squares[:, : rows.shape[1]].addcmul_(rows, rows)
-    return squares.sum(dim=1, keepdim=True)
+    norms: Tensor = _SquaredNorms.apply(x)
+    return norms
+
+
+class _SquaredNorms(torch.autograd.Function):
+    """The CPU's norm walks down the columns, every entry in another cache line; adding up rows reads it as it lies."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        squares = widen(x[:0]).new_zeros(x.shape[0], min(ROWS, x.shape[1]), x.shape[2])
+        for rows in x.split(ROWS, dim=1):
+            wide = widen(rows)
+            squares[:, : rows.shape[1]].addcmul_(wide, wide)
+        return squares.sum(dim=1, keepdim=True)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        [x] = ctx.saved_tensors
+        return (2 * dy).to(x.dtype) * x
 
 
 def assign(x: Tensor, scale: Tensor, bases: Tensor, temperature: float) -> Tensor:
     """softmax over r of cosine(D, X) / T.   x: b d n   scale = inverse_norms(x): b 1 n   bases: b d r   ->   b r n"""
     # The norms of X scale r x n similarities here rather than d x n entries of X: no normalised copy of X is made.
     # The softmax runs over r, so the codes lie n x r in memory, each position's in a row, behind a transposed view.
-    return softmax(product(x.mT, normalize_columns(bases)) * (scale / temperature).mT).mT
+    return softmax(project(x, normalize_columns(bases)) * (scale / temperature).mT).mT
 
 
 def sums_over_positions(x: Tensor, codes: Tensor) -> tuple[Tensor, Tensor]:

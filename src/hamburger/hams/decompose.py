@@ -23,7 +23,7 @@ from hamburger.errors import (
     check_positive,
     did_you_mean,
 )
-from hamburger.hams.base import COLUMNS, Columns, Factors, Ham, hams
+from hamburger.hams.base import COLUMNS, Columns, Factors, Ham, hams, takes_bfloat16
 from hamburger.hams.grid import check_grid
 from hamburger.hams.implicit import Implicit
 from hamburger.kernels import dispatch
@@ -285,13 +285,17 @@ def solve_ham(
                 return Decomposition(*kernels.decompose(spec, x, initial, steps))
             except dispatch.LaunchError as error:
                 dispatch.fall_back(error, backend)
-        # Half precision has neither the range nor the digits for sums over thousands of positions.
-        data = widen(x)
+        # Half precision has neither the range nor the digits for sums over thousands of positions. Our hams multiply a
+        # bfloat16 X as it is where the CPU adds up in float32, and keep the factors in float32.
+        mixed = ham.fused_spec() is not None and isinstance(grad, (Truncated, BPTT)) and takes_bfloat16(x, ham.rank)
+        if ham.amplifies_rounding and torch.is_grad_enabled() and x.requires_grad:
+            mixed = False
+        data = x if mixed else widen(x)
 
         def start() -> Factors:
             if isinstance(bases, str):
                 return ham.init(data, ham.select_columns(data))
-            first = None if bases is None else bases.to(data).expand(x.shape[0], -1, -1)
+            first = None if bases is None else bases.to(widen(data[:0])).expand(x.shape[0], -1, -1)
             return ham.init(data, first, generator)
 
         factors = grad(ham, data, start, steps)

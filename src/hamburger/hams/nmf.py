@@ -32,7 +32,7 @@ from torch import Tensor
 
 from hamburger.errors import check_choice, check_flag, check_positive
 from hamburger.hams import cosine
-from hamburger.hams.base import Factors, Ham, hams, product, softmax, weyl_multipliers, weyl_uniform
+from hamburger.hams.base import Factors, Ham, hams, product, project, softmax, weyl_multipliers, weyl_uniform
 from hamburger.kernels.dispatch import FusedSpec
 from hamburger.tensors import check_shapes
 
@@ -94,10 +94,10 @@ class NMF(Ham):
         elif random:
             device = x.device if generator is None else generator.device
             shape = (x.shape[0], self.rank, x.shape[2])
-            codes = torch.rand(shape, generator=generator, dtype=x.dtype, device=device).to(x.device)
+            codes = torch.rand(shape, generator=generator, dtype=bases.dtype, device=device).to(x.device)
         else:
             multipliers = torch.tensor(weyl_multipliers(self.rank), device=x.device)
-            codes = weyl_uniform(multipliers, x.shape[2], dtype=x.dtype).expand(x.shape[0], -1, -1)
+            codes = weyl_uniform(multipliers, x.shape[2], dtype=bases.dtype).expand(x.shape[0], -1, -1)
         return Factors(bases, codes)
 
     @property
@@ -109,10 +109,11 @@ class NMF(Ham):
         assert codes is not None
         check_shapes("NMF", x=(x, "b d n"), bases=(bases, "b d r"), codes=(codes, "b r n"))
         # D^T D first: it is r x r, where D C would be as large as X
-        return multiply(codes.mT, product(x.mT, bases), product(codes.mT, product(bases.mT, bases)), self.eps).mT
+        denominator = product(codes.mT.to(x.dtype), product(bases.mT, bases))
+        return multiply(codes.mT, product(x.mT, bases), denominator, self.eps).mT
 
     def sum_positions(self, x: Tensor, codes: Tensor) -> tuple[Tensor, ...]:
-        return product(x, codes.mT), product(codes, codes.mT)
+        return product(x, codes.mT), product(codes.to(x.dtype), codes.mT)
 
     def update_bases(self, bases: Tensor, sums: tuple[Tensor, ...]) -> Tensor:
         xc, cc = sums
@@ -132,7 +133,7 @@ class NMF(Ham):
 
 def first_codes(x: Tensor, bases: Tensor) -> Tensor:
     """softmax over r of D^T X, as in the authors' code.   x: b d n   bases: b d r   ->   b r n"""
-    return softmax(product(x.mT, bases)).mT
+    return softmax(project(x, bases)).mT
 
 
 def multiply(factor: Tensor, numerator: Tensor, denominator: Tensor, eps: float) -> Tensor:

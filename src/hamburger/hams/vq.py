@@ -17,6 +17,7 @@ The authors' code computes unused first codes (n d r more) and normalises X in e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -45,6 +46,8 @@ class VQ(Ham):
     temperature: float = 0.01
     constant_norms: bool = False
     final_update: bool = True
+
+    amplifies_rounding: ClassVar[bool] = True  # the softmax at a low temperature does, tenfold and more
 
     def __post_init__(self) -> None:
         super().__post_init__()

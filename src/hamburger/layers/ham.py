@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hamburger import distributed
 from hamburger.errors import OptionError, ShapeError, check_choice, check_count, check_positive, check_seed
-from hamburger.hams.base import COLUMNS, Columns, Ham, weyl_multipliers, weyl_uniform
+from hamburger.hams.base import COLUMNS, Columns, Ham, product, takes_onednn, weyl_multipliers, weyl_uniform
 from hamburger.hams.decompose import BPTT, Gradient, as_gradient, as_ham, bptt, one_step, solve_ham
 from hamburger.hams.implicit import Implicit
 from hamburger.hams.sharded import ShardedHam
@@ -55,7 +55,10 @@ class Bread(nn.Module):
 
     def _product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         weight = weight.expand(x.shape[0], -1, -1)
-        return torch.bmm(weight, x) if bias is None else torch.baddbmm(bias[None, :, None], weight, x)
+        if x.dtype != torch.float32 or not takes_onednn(weight, x):
+            return torch.bmm(weight, x) if bias is None else torch.baddbmm(bias[None, :, None], weight, x)
+        y = product(weight, x).contiguous()
+        return y if bias is None else y + bias[None, :, None]
 
     def extra_repr(self) -> str:
         out_channels, in_channels = self.weight.shape

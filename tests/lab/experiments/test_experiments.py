@@ -280,17 +280,30 @@ def test_columns_measures_errors_and_times(data, tmp_path, monkeypatch):
     ]
 
 
-def test_cpu_products_compares_two_libraries(tmp_path):
+def test_cpu_products_compares_libraries(tmp_path):
     script, target = load_script("cpu_products"), tmp_path / "rows.jsonl"
     threads = torch.get_num_threads()
     script.main(["--sizes", "70", "--repeats", "2", "--json", str(target)])
     torch.set_num_threads(threads)
     rows = read_rows(target)
-    assert len(rows) == 3 * 2 * 2 and torch.backends.mkldnn.enabled
+    assert len(rows) == 3 * 2 * 2 * (2 + 3) and torch.backends.mkldnn.enabled
     for row in rows:
-        assert row.keys() >= ENVIRONMENT and row["ms"] > 0
-        assert (row["error"] is None) == (row["mode"] == "train")
-        assert row["error"] is None or 0 < row["error"] < (1e-5 if row["ham"] == "nmf" else 0.01)
+        assert row.keys() >= ENVIRONMENT
+        assert (row["ms"] is None) == (row["input"] == "clusters") and (row["mode"] == "train") == (not row["residual"])
+        if row["mode"] == "infer":
+            assert 0 < row["error"] < (1e-5 if row["ham"] == "nmf" and row["dtype"] == "float32" else 0.5)
+
+
+@pytest.mark.full
+def test_deploy_cpu_compares_runtimes(tmp_path):
+    script, target = load_script("deploy_cpu"), tmp_path / "rows.jsonl"
+    script.main(["--side", "65", "--threads", "1,2", "--repeats", "2", "--json", str(target)])
+    rows = read_rows(target)
+    names = [(row["runtime"], row["dtype"]) for row in rows if row["threads"] == 1]
+    assert names[:6] == [(name, dtype) for name in script.TORCH for dtype in ("float32", "bfloat16")]
+    assert len(rows) == 2 * len(names)
+    for row in rows:
+        assert row.keys() >= ENVIRONMENT and row["ms"] > 0 and row["difference"] <= script.TOLERANCE[row["dtype"]]
 
 
 def test_ham_costs_measures_every_ham(data, tmp_path, monkeypatch):

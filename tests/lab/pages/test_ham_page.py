@@ -59,14 +59,28 @@ def test_columns_tables_compare_both_starts():
 
 
 def test_products_table_has_times_and_errors():
-    common = {"hardware": "H", "dtype": "float32", "torch": "2", "d": 512, "r": 64, "steps": 6, "repeats": 9, "seed": 0}
+    common = {"hardware": "H", "torch": "2", "d": 512, "r": 64, "steps": 6, "repeats": 9, "seed": 0, "commit": "abc"}
     rows = [
-        {"ham": "nmf", "mode": mode, "library": library, "n": 1024, "ms": ms, "ms_iqr": 0.5, "error": error}
+        {"ham": "nmf", "mode": mode, "input": "noise", "library": library, "dtype": dtype, "n": 1024, "error": 2e-7}
+        | {"ms": ms, "ms_iqr": 0.5, "rounding": 1e-7, "residual": residual}
         | common
-        | {"commit": "abc"}
-        for mode, error in (("infer", 2e-7), ("train", None))
-        for library, ms in (("mkl", 30.0), ("onednn", 15.0))
+        for mode, residual in (("infer", 0.5), ("train", None))
+        for dtype, times in (
+            ("float32", {"mkl": 30.0, "onednn": 15.0}),
+            ("bfloat16", {"mkl": 30.0, "onednn": 15.0, "onednn-bfloat16": 10.0}),
+        )
+        for library, ms in times.items()
     ]
     text = ham_page.products_table(rows)
-    assert "| nmf | infer | 1,024 | 30.0 (0.5) | 15.0 (0.5) | 2.00 | 2.0e-07 | 2.0e-07 |" in text
-    assert "| nmf | train | 1,024 | 30.0 (0.5) | 15.0 (0.5) | 2.00 |  |  |" in text
+    for mode in ("infer", "train"):
+        assert f"| nmf | {mode} | 1,024 | 30.0 (0.5) | 15.0 (0.5) | 2.00 | 2.0e-07 | 2.0e-07 |" in text
+        assert f"| nmf | {mode} | 1,024 | 30.0 (0.5) | 15.0 (0.5) | 10.0 (0.5) | 3.00 |" in text
+    assert "| nmf | infer | noise | 1,024 | 2.0e-07 | 2.0e-07 | 1.0e-07 | 0.5000 | 0.5000 |" in text
+    assert "| nmf | train | noise | 1,024 | 2.0e-07 | 2.0e-07 | 1.0e-07 |  |  |" in text
+
+
+def test_deploy_table_compares_with_onnxruntime():
+    common = {"recipe": "R", "side": 352, "hardware": "H", "repeats": 9, "commit": "abc", "version": "2", "ms_iqr": 0.5}
+    runtimes = (("torch.compile", 40.0), ("onnxruntime", 20.0))
+    text = ham_page.deploy_table([{"runtime": name, "dtype": "float32", "ms": ms} | common for name, ms in runtimes])
+    assert "| torch.compile | float32 | 40.0 (0.5) | 0.50 |" in text and "torch 2, onnxruntime 2" in text
