@@ -200,9 +200,10 @@ def test_implicit_raises_on_nan():
 
 def saved_bytes(run):
     """Bytes that autograd keeps for the backward pass of run()."""
-    sizes = {}
+    sizes, kept = {}, []
 
     def note(tensor):
+        kept.append(tensor)  # else the memory of a tensor that is dropped may be taken by another one
         sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 

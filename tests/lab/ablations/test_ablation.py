@@ -267,6 +267,7 @@ def test_rows_are_written_when_runs_end_and_resumed_elsewhere(tmp_path):
     ]
 
 
+@pytest.mark.full
 def test_evaluations_of_one_network_share_a_process(tmp_path):
     plan = plan_of(tmp_path, "steps", "dictionary", "inside", seeds=[0])
     queue = plan.queue

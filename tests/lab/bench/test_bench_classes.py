@@ -133,6 +133,7 @@ def test_unknown_submodule_suggests_the_nearest(context):
         list(classes.measure(plan(context, after="layr3", sizes=(16,))))
 
 
+@pytest.mark.full
 def test_command_writes_rows_and_a_table(tmp_path, monkeypatch, capsys):
     from hamburger import cli
 

@@ -21,6 +21,7 @@ def no_pauses(monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
 
+@pytest.mark.full
 def test_command_prints_a_table_and_writes_rows(tmp_path):
     target = tmp_path / "rows.jsonl"
     options = ["--sizes", "400", "--dim", "16", "--rank", "2", "--steps", "2,8", "--repeats", "5", "--hams", "nmf,cd"]

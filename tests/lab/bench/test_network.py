@@ -38,6 +38,7 @@ def test_rows_have_consistent_fields(rows):
     json.dumps([asdict(row) for row in rows], allow_nan=False)
 
 
+@pytest.mark.full
 def test_ratios_compare_steps_of_the_same_round(monkeypatch):
     times = {"baseline": iter([9.0, 10.0, 20.0, 40.0]), "breads": iter([9.0, 15.0, 40.0, 60.0])}
     orders = []
@@ -141,6 +142,7 @@ def test_page_reads_new_and_older_rows(rows):
     assert "one network at a time" in segmentation.network_speed_table(older)
 
 
+@pytest.mark.full
 def test_command_writes_rows_and_a_table(tmp_path, monkeypatch, capsys):
     from hamburger import cli
 

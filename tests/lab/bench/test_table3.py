@@ -338,6 +338,7 @@ def test_compiled_modules_are_compiled_in_every_row(compiled):
     assert len(compiled) >= 2 * len(sizes)  # for inference and for training
 
 
+@pytest.mark.full
 def test_compilation_does_not_count_in_the_time_budget(monkeypatch, compiled):
     now = [0.0]
     monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
@@ -492,6 +493,7 @@ def test_interrupted_run_keeps_its_rows(tmp_path, monkeypatch):
     assert [(line["module"], line["n"]) for line in lines(result)] == [("a2", 64), ("sgr", 64), ("a2", 256)]
 
 
+@pytest.mark.full
 def test_command_takes_several_dtypes_and_appends(tmp_path, monkeypatch, capsys):
     result = tmp_path / "rows.jsonl"
     shape = ("--sizes", 256, "--channels", 16, "--json", result)
