@@ -27,6 +27,7 @@ def test_bench_core_prints_ratios_and_writes_rows(tmp_path: Path) -> None:
     assert {row["ham"] for row in rows} == {"nmf", "vq", "cd"}
 
 
+@pytest.mark.full
 def test_bench_shows_rate_and_remaining_time(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     result = CliRunner().invoke(app, ["bench", "core", *SMALL])

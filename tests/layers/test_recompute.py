@@ -116,7 +116,11 @@ def test_a_call_that_is_too_long_ago_raises(reentrant):
 @not_on_torch_2_6
 @pytest.mark.parametrize("inside", [False, True], ids=["compiled layer", "compiled checkpoint"])
 @pytest.mark.parametrize(
-    "make", [lambda: hb.Hamburger(12, rank=4, init="online"), lambda: hb.create_context("ema", 12)]
+    "make",
+    [
+        lambda: hb.Hamburger(12, rank=4, init="online"),
+        pytest.param(lambda: hb.create_context("ema", 12), marks=pytest.mark.full),
+    ],
 )
 def test_compiled_and_checkpointed_layers_with_moving_bases_raise(make, inside, reentrant):
     layer = make().train()
@@ -134,7 +138,9 @@ def test_compiled_and_checkpointed_layers_with_moving_bases_raise(make, inside, 
     [
         lambda: hb.Hamburger(12, rank=4),
         pytest.param(lambda: hb.Hamburger(12, rank=4, init="fixed", version="v2"), marks=pytest.mark.full),
-        lambda: hb.layers.norm.convert_sync(hb.Hamburger(12, rank=4, version="v1")),
+        pytest.param(
+            lambda: hb.layers.norm.convert_sync(hb.Hamburger(12, rank=4, version="v1")), marks=pytest.mark.full
+        ),
         pytest.param(lambda: hb.create_context("a2", 12), marks=pytest.mark.full),
     ],
     ids=["paper", "v2", "v1 with synchronised norms", "a2"],
