@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import math
 import os
 import reprlib
@@ -140,9 +141,14 @@ def check_choice(call: str, option: str, value: object, known: Iterable[str]) ->
 
 
 def check_path(call: str, option: str, value: object) -> None:
-    """Raise unless the value is a path."""
+    """Raise unless the value is a path that the system takes."""
     if not isinstance(value, (str, os.PathLike)):
         raise InputError(f"{call}: {option} must be a path, got {shorten(value)}")
+    try:
+        os.lstat(value)
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.ENAMETOOLONG:
+            raise InputError(f"{call}: {option} is too long for a path, got {shorten(value)}") from None
 
 
 def check_mapping(call: str, option: str, value: Mapping[str, Any] | None) -> dict[str, Any]:

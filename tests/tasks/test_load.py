@@ -81,6 +81,8 @@ def test_load_raises_with_advice(segmenter_file, tmp_path, monkeypatch):
         hb.load("a/b")
     with pytest.raises(hb.InputError, match="there is no file or folder 'hamnet'; pass a weights file"):
         hb.load("hamnet")
+    with pytest.raises(hb.InputError, match="the name is too long for a path, got 'xxx"):
+        hb.load("x" * 5000)
     with pytest.raises(hb.InputError, match="is a local path; leave out revision"):
         hb.load(segmenter_file, revision="v1")
     (tmp_path / "broken.safetensors").write_bytes(b"nothing")
