@@ -66,4 +66,6 @@ def test_a_command_names_its_output_and_the_next_command(ham, folder, monkeypatc
 def test_the_demo_goes_on_with_photos(ham, monkeypatch):
     monkeypatch.setattr(compare, "run_and_show_grid", lambda *args, **options: None)
     status, _, err = ham("demo")
-    assert status == 0 and err.endswith("next: ham train folder-cpu --run runs/mine --data DIR (your own photos)\n")
+    start = "" if hb.list_weights() else " --set start=none --set model.pretrained=timm"
+    assert status == 0
+    assert err.endswith(f"next: ham train folder-cpu --run runs/mine --data DIR{start} (your own photos)\n")

@@ -83,7 +83,8 @@ def demo(
     seed_list = parse_ints(seeds, "demo", "seeds")
     grid: list[Cell] = cells(recipe, variants(parse_names(contexts), call="demo"), seed_list, settings, call="demo")
     run_and_show_grid(grid, out, jobs=jobs, call="demo", intro=intro)
-    suggest("ham train folder-cpu --run runs/mine --data DIR (your own photos)")
+    start = "" if shipped else " --set start=none --set model.pretrained=timm"
+    suggest(f"ham train folder-cpu --run runs/mine --data DIR{start} (your own photos)")
 
 
 def report(

@@ -254,7 +254,8 @@ def decompose(
         if isinstance(bases, Tensor):
             check_nonnegative("decompose", "bases", bases)
     out = solve_ham(x, ham, steps=steps, grad=grad, bases=bases, generator=generator, backend=backend)
-    return out._replace(codes=ham.expand_codes(out.codes))
+    # not _replace, which the compiler of torch 2.6 cannot follow
+    return Decomposition(out.bases, ham.expand_codes(out.codes), out.reconstruction)
 
 
 def solve_ham(
