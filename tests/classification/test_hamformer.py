@@ -66,7 +66,7 @@ def test_the_ham_is_between_two_breads_without_norm_and_skip():
     assert torch.allclose(mix(mixer, x), expected.view_as(x), atol=1e-6)
 
 
-@pytest.mark.parametrize("context", ["nmf", "sa", "efficient", "pooling", "ema", "psp"])
+@pytest.mark.parametrize("context", ["nmf", "local", "windowed", "sa", "efficient", "pooling", "ema", "psp"])
 def test_a_mixer_is_what_its_context_adds(context):
     mixer, x = create_mixer(context, 64, {}).eval(), torch.randn(2, 64, 6, 5)
     assert torch.allclose(x + mix(mixer, x), mixer(x), atol=1e-5)

@@ -130,9 +130,9 @@ def create_mixer(context: str, channels: int, options: Mapping[str, Any]) -> nn.
 
 def mix(context: nn.Module, x: Tensor) -> Tensor:
     """Return what a context adds to x: its output without its own skip, as the block has one.   b c h w  ->  b c h w"""
-    if isinstance(context, Hamburger) and context.version != "v2+":
-        return context.context(x.flatten(2)).unflatten(2, x.shape[2:])
-    if isinstance(context, (SelfAttention, EfficientAttention, AveragePooling)):
-        return context.context(x)
+    plain = isinstance(context, Hamburger) and context.version != "v2+"  # v2+ scales its skip
+    if plain or isinstance(context, (SelfAttention, EfficientAttention, AveragePooling)):
+        added: Tensor = context.context(x)  # type: ignore[operator]
+        return added
     y: Tensor = context(x) - x
     return y
