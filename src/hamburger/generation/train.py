@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from hamburger import distributed
 from hamburger.classification.data.base import load_images, open_source
 from hamburger.classification.data.batches import ImageBatches
@@ -56,6 +58,7 @@ def train_gan(
             # rank 0 has verified the packed file by now, and rebuilt it if it was damaged
             images = load_images(source, verify=False)
         nets = build_gan(recipe, len(images.classes))
+        hardware.autotune(nn.ModuleList(nets))
         generator = set_up_network(recipe, hardware, nets[0], recipe.optim.generator_lr)
         discriminator = set_up_network(recipe, hardware, nets[1], recipe.optim.discriminator_lr)
         batches = ImageBatches(images, flip=recipe.data.flip, **batch_options(recipe, hardware.device))

@@ -78,12 +78,11 @@ class Accelerator:
 
     # -- processes -----------------------------------------------------------------------------------------------
 
-    def launch(self, *, fixed_batch_size: bool = True) -> None:
+    def launch(self) -> None:
         """Join the process group; first start the other processes, unless `torchrun` has."""
         if self.on_gpu:
             call_backend(self.device, "set_device", self.device)
             call_backend(self.device, "reset_peak_memory_stats", self.device)
-            torch.backends.cudnn.benchmark = fixed_batch_size  # choosing algorithms by trial pays if sizes repeat
         if self.processes == 1:
             return
         if "OMP_NUM_THREADS" not in os.environ:
@@ -91,6 +90,15 @@ class Accelerator:
         group: dict[str, Any] = {} if self.launched else self._start_processes()
         backend = dist.get_default_backend_for_device(self.device)  # such as NCCL, or gloo on CPUs
         dist.init_process_group(backend, device_id=self.device if self.on_gpu else None, **group)
+
+    def autotune(self, net: nn.Module, *, fixed_batch_size: bool = True) -> None:
+        """Let cuDNN choose algorithms by trial where that pays: tensors of the same size in every step.
+
+        Not with depthwise convolutions: in bfloat16 their slowest algorithms take seconds, and the first step of an
+        EfficientNet had not ended after half a minute where one without trials took 0.13 s (H200, torch 2.11).
+        """
+        if self.on_gpu:
+            torch.backends.cudnn.benchmark = fixed_batch_size and not has_depthwise_convolution(net)
 
     def _start_processes(self) -> dict[str, Any]:
         """Start the calling script again for every further rank, as `torchrun` would; return the rendezvous options."""
@@ -201,6 +209,11 @@ class AutocastModule(nn.Module):
         with self._accelerator.autocast():
             outputs = self.wrapped(*args, **options)
         return outputs if self._accelerator.dtype is None else map_tensors(to_float32, outputs)
+
+
+def has_depthwise_convolution(net: nn.Module) -> bool:
+    convs = (module for module in net.modules() if isinstance(module, nn.Conv2d))
+    return any(conv.groups > 1 and conv.groups == conv.in_channels for conv in convs)
 
 
 def to_float32(output: Tensor) -> Tensor:

@@ -72,10 +72,11 @@ def train(
             note=lambda text: listen(Note(text)),
             progress=lambda done, total: listen(CheckProgress(done, total)),
         )
-        hardware.launch(fixed_batch_size=task.fixed_batch_size)
+        hardware.launch()
         with hardware.rank_zero_first():  # pretrained weights are downloaded once for all processes
             torch.manual_seed(recipe.seed)
             net = task.build(recipe, opened)
+        hardware.autotune(net, fixed_batch_size=task.fixed_batch_size)
         parameters = sum(parameter.numel() for parameter in net.parameters())
         with StopSignal() as stop:
             trainer = Trainer(task, recipe, opened, net, hardware, folder, stop, listen)
