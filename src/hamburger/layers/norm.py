@@ -66,11 +66,9 @@ def _update_copies(module: nn.Module) -> Iterator[None]:
         module._buffers.update(buffers)
 
 
-# in a CUDA graph it would always do what it did while the graph was recorded; torch before 2.8 has no tag to say so, and
-# 2.11 takes only a list of tags
-_TAGS: dict[str, Sequence[torch.Tag]] = (
-    {"tags": [torch.Tag.cudagraph_unsafe]} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
-)
+# in a CUDA graph it would always do what it did while the graph was recorded; torch before 2.8 has no tag to say
+# so, and 2.11 takes only a list of tags
+_TAGS: dict[str, Any] = {"tags": [torch.Tag.cudagraph_unsafe]} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
 
 
 @torch.library.custom_op("hamburger::update_buffers", mutates_args=("buffers",), **_TAGS)
