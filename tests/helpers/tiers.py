@@ -10,8 +10,10 @@ import torch
 # Its exporters fail on symbolic sizes, it cannot distinguish export from compilation, its dispatch modes see less.
 not_on_torch_2_6 = pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="torch 2.6 cannot do this")
 
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
+
 # FSDP2 asks for averages; before 2.8 gloo has only sums.
-GLOO_AVERAGES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
+GLOO_AVERAGES = TORCH >= (2, 8)
 
 
 def full_except(representatives: Iterable, values: Iterable) -> list:

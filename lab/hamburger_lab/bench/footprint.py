@@ -69,7 +69,7 @@ def _cpu_peak(call: Callable[[], object]) -> int:
     """Return the largest sum of torch's CPU allocations during the call in bytes, from the profiler's records."""
     from torch.profiler import ProfilerActivity, profile
 
-    with _quiet_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+    with _quiet_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as record:
         result = call()
         del result
     now = peak = 0

@@ -30,7 +30,7 @@ class StepProfile:
         self.seconds: dict[str, float] = {}
         self.step, self.last = 0, 0.0
         kinds = {ProfilerActivity.CPU, getattr(ProfilerActivity, device.type.upper(), ProfilerActivity.CPU)}
-        self.tracer = profile(activities=kinds)
+        self.tracer = profile(activities=kinds, acc_events=True)  # or torch 2.11 warns, although there is one cycle
 
     def mark(self, phase: str) -> None:
         if self.step == STEPS:
