@@ -19,7 +19,7 @@ import hamburger as hb
 from hamburger.classification.data import open_source
 from hamburger.detection.data.coco import CocoSet
 from hamburger.detection.model import create_detector
-from hamburger.segmentation.recipe import ANIMALS
+from hamburger.segmentation.recipe import ANIMALS, check_segmentation_recipe
 from hamburger_lab.pages.detection import detection_size_table, detection_table
 from hamburger_lab.pages.hams import carried_table, costs_table
 from hamburger_lab.pages.sharded import message_ms, time_table
@@ -68,6 +68,16 @@ def test_voc_352_writes_one_row_per_cell_and_seed(data, tmp_path):
     assert nmf.keys() >= ENVIRONMENT
     with tarfile.open(labels) as archive:
         assert archive.getnames() == ["img4.png"]
+
+
+def test_cells_of_voc_352_are_contexts_or_whole_heads():
+    script = load_script("voc_352")
+    recipes = {cell: script.build_recipe(cell, 3, pretrained=None, steps=None, tiny=True) for cell in script.CELLS}
+    assert recipes["pspnet"].model.name == "pspnet" and recipes["pspnet"].model.context is None
+    assert recipes["sa-flash"].model.context == "sa" and recipes["sa-flash"].model.name == "hamnet"
+    assert all(recipe.seed == 3 and recipe.steps == 22_500 for recipe in recipes.values())
+    for recipe in recipes.values():
+        check_segmentation_recipe(recipe)
 
 
 @pytest.fixture
