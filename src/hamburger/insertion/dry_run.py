@@ -162,9 +162,12 @@ def check_alone(call: str, place: str, run: Callable[[Tensor], Any], module: nn.
 
 
 def reset_compiled_code() -> None:
-    """Make torch recompile every network at its next call: any of them may contain the changed one."""
+    """Make torch recompile every network at its next call: any of them may contain the changed one.
+
+    Not by torch.compiler.reset(), which crashes torch 2.6 after some dozen calls.
+    """
     if _dynamo_is_loaded():
-        torch.compiler.reset()
+        torch._dynamo.reset_code_caches()
 
 
 def _dynamo_is_loaded() -> bool:
