@@ -40,8 +40,11 @@ class Emulated:
 
 
 def span(tensor):
-    """Return the bytes from a tensor's first number to its last as a numpy array on the same memory."""
+    """Return the bytes from a tensor's first number to its last, or to the end of its last row where rows are padded,
+    as a numpy array on the same memory."""
     length = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    if tensor.dim() == 3 and tensor.stride(2) == 1:
+        length += max(0, tensor.stride(1) - tensor.shape[2])
     return tensor.detach().as_strided((length,), (1,)).view(torch.uint8).numpy()
 
 

@@ -29,15 +29,22 @@ def poisoned_memory():
         torch.set_deterministic_debug_mode("default")
 
 
+def pad_rows(x):
+    """x (b d n) in memory whose rows have further zeros, up to a multiple of 16 entries."""
+    b, d, n = x.shape
+    return torch.zeros(b, d, -(-n // 16) * 16, dtype=x.dtype)[..., :n].copy_(x)
+
+
 def solve(
     b, d, n, r, steps, start,
-    *, gpu=H200, channels_last=False, dtype=torch.float32, keep=True, spoil=lambda x: None, eps=EPS,
+    *, gpu=H200, channels_last=False, padded=False, dtype=torch.float32, keep=True, spoil=lambda x: None, eps=EPS,
 ):  # fmt: skip
     """NMF by the resident kernel.   ->   x, bases, and the result: D, C, D C and Q. spoil: changes x first."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
     bases = torch.randn(b, d, r, generator=draw).abs()
     x, bases = x.abs().bfloat16(), normalize(bases, dim=1)
+    x = pad_rows(x) if padded else x
     spoil(x)
     before, grid = (x.clone(), bases.clone()), fit_resident(b, d, n, r, gpu)
 
@@ -45,7 +52,9 @@ def solve(
         return torch.zeros(b, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
 
     with mock.patch.object(nmf_hopper, "launch", start), mock.patch.object(common, "zero_counters", zeros):
-        result = nmf_hopper.solve_resident(x, bases, grid, steps, eps, keep=keep, product=True, dtype=dtype)
+        result = nmf_hopper.solve_resident(
+            x, bases, grid, steps, eps, keep=keep, product=True, dtype=dtype, padded=padded
+        )
     assert all(
         torch.equal(*pair) for pair in zip((x.nan_to_num(), bases), (before[0].nan_to_num(), before[1]), strict=True)
     )

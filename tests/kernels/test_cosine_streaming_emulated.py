@@ -22,7 +22,7 @@ if not tiling.has_gluon():
 
 from emulated import Emulated
 from ptx import Race
-from resident_solves import BETA, TEMPERATURE, error, poisoned_memory
+from resident_solves import BETA, TEMPERATURE, error, pad_rows, poisoned_memory
 from test_resident_nonfinite import hasty, places, without
 
 pytestmark = [
@@ -56,13 +56,15 @@ def read_out(x, into, out, more, codes, y):
 
 def solve(
     ham, b, d, n, r, steps, programs,
-    *, images=None, channels_last=False, dtype=torch.float32, product=True, beta=BETA, spoil=lambda x: None, start=None,
+    *, images=None, channels_last=False, padded=False, dtype=torch.float32, product=True, beta=BETA,
+    spoil=lambda x: None, start=None,
 ):  # fmt: skip
     """->   x, bases, and the result: D, C, D C, and for CD what the gradient needs"""
     start = start or Emulated()
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
     x, bases = x.bfloat16(), normalize(torch.randn(b, d, r, generator=draw), dim=1)
+    x = pad_rows(x) if padded else x
     spoil(x)
     before = x.clone(), bases.clone()
     cut = StreamingGrid(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
@@ -76,7 +78,16 @@ def solve(
             stack.enter_context(mock.patch.object(module, name, stand_in))
         kernel, option = (vq, 0.0) if ham == "vq" else (cd, beta)
         result = kernel.solve_factors(
-            x, bases, steps, TEMPERATURE, option, keep=True, product=product, dtype=dtype, counters=counters
+            x,
+            bases,
+            steps,
+            TEMPERATURE,
+            option,
+            keep=True,
+            product=product,
+            dtype=dtype,
+            padded=padded,
+            counters=counters,
         )
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip((x, bases), before, strict=True))
     assert getattr(start, "shared", 0) <= cosine.streaming_bytes(cut.D, cut.R)
@@ -94,6 +105,7 @@ CASES = {
     "cd, two images, all padded": ("cd", (2, 100, 208, 20, 2, 2), {}),
     "cd, more parts than an update adds up": ("cd", (1, 128, 400, 64, 1, 6), {"product": False}),
     "vq, three images, two in a launch, odd n": ("vq", (3, 100, 131, 20, 2, 2), {"images": 2}),
+    "vq, odd n, padded": ("vq", (2, 100, 131, 20, 2, 2), {"padded": True, "product": False}),
     "cd, programs with few rows of D": ("cd", (1, 128, 640, 64, 2, 10), {}),
     "cd, no ridge": ("cd", (1, 128, 112, 8, 1, 1), {"beta": 0.0}),
 }  # fmt: skip
@@ -186,8 +198,9 @@ def test_the_block_uses_them(ham, monkeypatch):
     monkeypatch.setattr(common, "launch_readout", read_out)
     draw = torch.Generator().manual_seed(0)
     z, bases = torch.randn(2, 100, 131, generator=draw).bfloat16(), torch.randn(2, 100, 20, generator=draw)
+    wide = pad_rows(z)._base
     counters = torch.zeros(2, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
-    solution = block.solve_ham(z, ham, (TEMPERATURE, BETA), bases, 2, keep=True, counters=counters)
+    solution = block.solve_ham(wide, 131, ham, (TEMPERATURE, BETA), bases, 2, keep=True, counters=counters)
     assert start.compiled is not None
     assert solution.codes.dtype == torch.bfloat16  # what the kernel after them multiplies with
     assert solution.slope.shape == (bases.shape if ham == "cd" else (0,))

@@ -16,7 +16,7 @@ if not tiling.has_gluon():
 
 from emulated import Emulated
 from ptx import Race
-from resident_solves import EPS, error, poisoned_memory
+from resident_solves import EPS, error, pad_rows, poisoned_memory
 from test_resident_emulated import reference
 from test_resident_nonfinite import hasty, places, without
 
@@ -35,23 +35,24 @@ def poisoned():
 
 def solve(
     b, d, n, r, steps, programs,
-    *, images=None, channels_last=False, dtype=torch.float32, keep=True, product=True, emulated=None,
+    *, images=None, channels_last=False, padded=False, dtype=torch.float32, keep=True, product=True, emulated=None,
 ):  # fmt: skip
     """->   x, bases, and the result: D, C, D C, and what the gradient needs"""
     emulated = emulated or Emulated()
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
     x, bases = x.abs().bfloat16(), normalize(torch.randn(b, d, r, generator=draw).abs(), dim=1)
+    x = pad_rows(x) if padded else x
     before = x.clone(), bases.clone()
     cut = StreamingGrid(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
     counters = torch.zeros(b, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
     with mock.patch.object(nmf_hopper, "launch", emulated):
         result = nmf_hopper.solve_streaming(
-            x, bases, cut, steps, EPS, keep=keep, product=product, dtype=dtype, counters=counters
+            x, bases, cut, steps, EPS, keep=keep, product=product, dtype=dtype, padded=padded, counters=counters
         )
     assert torch.equal(x, before[0]) and torch.equal(bases, before[1])
     assert emulated.shared <= nmf_hopper.streaming_bytes(cut.D, cut.R)
-    assert ("cp.async" in emulated.compiled.asm["ptx"]) == (n % 16 == 0 and not channels_last)
+    assert ("cp.async" in emulated.compiled.asm["ptx"]) == ((n % 16 == 0 or padded) and not channels_last)
     return x, bases, result
 
 
@@ -63,6 +64,7 @@ CASES = {
     "more parts than an update adds up": ((1, 128, 400, 64, 1, 6), {"keep": False}),
     "rank 100": ((1, 256, 192, 100, 1, 2), {}),
     "three images, two in a launch, odd n": ((3, 100, 131, 20, 3, 2), {"images": 2}),
+    "odd n, padded": ((2, 100, 131, 20, 2, 2), {"padded": True, "product": False}),
     "programs with two units of D and with one": ((1, 128, 640, 64, 2, 10), {}),
     "the paper's d": ((1, 512, 176, 64, 1, 1), {"product": False}),
 }

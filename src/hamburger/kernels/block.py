@@ -29,16 +29,18 @@ class SolvedFactors(NamedTuple):
 
 
 def solve_ham(
-    z: Tensor, kernel: str, options: Sequence[float], initial: Tensor, steps: int, *, keep: bool, counters: Tensor
-) -> SolvedFactors:
-    """K steps from the bases `initial` (b d r, float32), and the read-out.   z: b d n
+    z: Tensor, n: int, kernel: str, options: Sequence[float], initial: Tensor, steps: int,
+    *, keep: bool, counters: Tensor,
+) -> SolvedFactors:  # fmt: skip
+    """K steps from the bases `initial` (b d r, float32), and the read-out.   z: b d width, zero from n on
 
     counters: b, `common.COUNTERS_PER_IMAGE`, zero: for programs that wait for each other.
     """
-    dtype = common.saved_dtype(z.dtype)
+    dtype, padded = common.saved_dtype(z.dtype), z.shape[2] > n
     bases, codes, _, slope = solve_factors(
-        kernel, options, z, initial, steps, keep=keep, product=False, dtype=dtype, counters=counters
-    )
+        kernel, options, z[..., :n], initial, steps,
+        keep=keep, product=False, dtype=dtype, padded=padded, counters=counters,
+    )  # fmt: skip
     return SolvedFactors(bases, codes, _empty(z) if slope is None else slope)
 
 
@@ -57,19 +59,20 @@ def pull_back_ham(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The cotangent of the lower bread, before its ReLU, from that of u = E C, and its sum over samples and positions.
 
-    du, x: b c n   fold (E = W_u D): b c r   z: b d n, laid out as x   ->   b d n,  d
+    du, x: b c n   fold (E = W_u D): b c r   z: b d width   ->   b d n,  d
     Behind a batch norm in training du is the cotangent of its output, and fold is E': `block_launches.pull_back`.
     """
-    kernel = KERNELS[plan.kernel]
+    kernel, n = KERNELS[plan.kernel], x.shape[2]
     if kernel.input_cotangent is not None:
+        z = z[..., :n]
         dc = block_launches.codes_cotangent(du, fold, correction, plan.dtype)
         sums = block_launches.cotangent_sums(z, factors.bases.shape[2])
         dz = kernel.input_cotangent(z, None, dc, factors.bases, *plan.options, sums=sums)
         return dz, common.add_partial_sums(sums[None])[0]
     bases, ratio = (factors.bases, factors.slope) if kernel.slope == "codes" else (factors.slope, None)
-    mask = z if kernel.rectify else None
+    mask = z[..., :n] if kernel.rectify else None
     # the launch takes one set of strides for the mask and dz
-    dz = block_launches.empty_like(x, bases.shape[1], plan.dtype) if mask is None else torch.empty_like(mask)
+    dz = (block_launches.empty_padded(x, bases.shape[1], plan.dtype) if mask is None else torch.empty_like(z))[..., :n]
     sums = block_launches.pull_back(du, fold, bases, ratio, mask, dz, plan.dtype, correction)
     return dz, common.add_partial_sums(sums[None])[0]
 
@@ -118,7 +121,7 @@ class BlockFactors(NamedTuple):
     codes: Tensor  # b n r
     slope: Tensor  # see `SolvedFactors`
     fold: Tensor  # E = W_u D: b c r
-    z: Tensor  # W_l x: b d n
+    z: Tensor  # W_l x, padded with zeros: b d width
     lower: Tensor  # W_l in the dtype of the products: d c
 
 
@@ -128,8 +131,12 @@ def solve_block(
     """x: b c n   initial: (b or 1) d r, to be normalised if `unit`"""
     dtype = plan.dtype
     ready = block_launches.prepare_inputs(weights.lower, initial, x.shape[0], dtype, unit=unit)
-    z = block_launches.apply_bread(x, ready.lower, weights.bias, dtype, out=dtype, rectify=KERNELS[plan.kernel].rectify)
-    factors = solve_ham(z, plan.kernel, plan.options, ready.initial, plan.steps, keep=keep, counters=ready.counters)
+    z = block_launches.apply_bread(
+        x, ready.lower, weights.bias, dtype, out=dtype, rectify=KERNELS[plan.kernel].rectify, padded=True
+    )
+    factors = solve_ham(
+        z, x.shape[2], plan.kernel, plan.options, ready.initial, plan.steps, keep=keep, counters=ready.counters
+    )
     # E = W_u D is a bread as well, of r columns
     fold = block_launches.apply_bread(
         factors.bases, weights.upper, None, dtype, out=common.saved_dtype(dtype), rectify=False
@@ -140,7 +147,7 @@ def solve_block(
 def _forward(
     x: Tensor, weights: BreadWeights, initial: Tensor, plan: BlockPlan, *, keep: bool
 ) -> tuple[Tensor, SolvedFactors, Tensor, Tensor]:
-    """->   u: b c n,  the factors,  E: b c r,  z: b d n, empty if the gradient does not need it"""
+    """->   u: b c n,  the factors,  E: b c r,  z: b d width, empty if the gradient does not need it"""
 
     def solve(x: Tensor, lower: Tensor, bias: Tensor | None, upper: Tensor, initial: Tensor) -> Outputs:
         bases, codes, slope, fold, z, _ = solve_block(x, BreadWeights(lower, bias, upper), initial, plan, keep=keep)
@@ -253,7 +260,7 @@ def _(
     if not keep:
         z, codes, slope, fold = (x.new_empty(0) for _ in range(4))
         return u, bases, z, codes, slope, fold
-    z = block_launches.empty_like(x, lower.shape[0], dtype) if saves_input(kernel) else x.new_empty(0, dtype=dtype)
+    z = block_launches.empty_padded(x, lower.shape[0], dtype) if saves_input(kernel) else x.new_empty(0, dtype=dtype)
     codes, fold = x.new_empty(b, n, r, dtype=saved), x.new_empty(b, c, r, dtype=saved)
     slope = torch.empty_like({"codes": codes, "bases": bases, None: _empty(x)}[KERNELS[kernel].slope])
     return u, bases, z, codes, slope, fold

@@ -67,16 +67,16 @@ def prepare_kernel(
 
 @triton.jit
 def bread_kernel(
-    p_x, p_w, p_bias, p_more, p_z, c, d, n, s_xb, s_xc, s_xn, s_wd, s_wc, s_mb, s_md, s_mn, s_zb, s_zd, s_zn,
+    p_x, p_w, p_bias, p_more, p_z, c, d, n, width, s_xb, s_xc, s_xn, s_wd, s_wc, s_mb, s_md, s_mn, s_zb, s_zd, s_zn,
     BIAS: tl.constexpr, MORE: tl.constexpr, RECTIFY: tl.constexpr,
     KIND: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
-    """Z = W X (+ bias) (+ more), with a ReLU if RECTIFY. Grid: b * tiles of n and d.
+    """Z = W X (+ bias) (+ more), with a ReLU if RECTIFY; zero from n on. Grid: b * tiles of width and d.
 
-    A program owns a tile of Z, M x N.   x: b c n   w: d c   bias: d   z: b d n   more: b d n, which may be z itself
+    A program owns a tile of Z, M x N.   x: b c n   w: d c   bias: d   z: b d width   more: b d n, which may be z itself
     x and w are rounded as they arrive.
     """
-    i_b, o_m, o_n = own_tile(d, n, M, N)
+    i_b, o_m, o_n = own_tile(d, width, M, N)
     o_k = tl.arange(0, K).to(tl.int64)
     p_w += o_m[:, None] * s_wd + o_k[None, :] * s_wc
     p_x += i_b * s_xb + o_k[:, None] * s_xc + o_n[None, :] * s_xn
@@ -93,14 +93,15 @@ def bread_kernel(
     if BIAS:
         # M
         b_z += tl.load(p_bias + o_m, mask=o_m < d, other=0.0).to(tl.float32)[:, None]
-    m_z = (o_m < d)[:, None] & (o_n < n)[None, :]
+    m_n = (o_n < n)[None, :]
     if MORE:
         p_more += i_b * s_mb + o_m[:, None] * s_md + o_n[None, :] * s_mn
-        b_z += tl.load(p_more, mask=m_z, other=0.0).to(tl.float32)
+        b_z += tl.load(p_more, mask=(o_m < d)[:, None] & m_n, other=0.0).to(tl.float32)
     if RECTIFY:
         b_z = tl.where(b_z < 0, 0.0, b_z)
+    b_z = tl.where(m_n, b_z, 0.0)
     p_z += i_b * s_zb + o_m[:, None] * s_zd + o_n[None, :] * s_zn
-    tl.store(p_z, b_z.to(p_z.dtype.element_ty), mask=m_z)
+    tl.store(p_z, b_z.to(p_z.dtype.element_ty), mask=(o_m < d)[:, None] & (o_n < width)[None, :])
 
 
 @triton.jit

@@ -28,6 +28,17 @@ def empty_like(x: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
     return x.new_empty(b, rows, n, dtype=dtype)
 
 
+def empty_padded(x: Tensor, rows: int, dtype: torch.dtype) -> Tensor:
+    """Memory for Z = W X where W has that many rows: what the solves read fastest.   x: b c n   ->   b rows width
+
+    Positions are next to each other, and rows begin at multiples of 16 entries. Exact float32 is laid out as x, without
+    padding: cuBLAS writes it.
+    """
+    if uses_cublas(dtype):
+        return empty_like(x, rows, dtype)
+    return x.new_empty(x.shape[0], rows, cdiv(x.shape[2], 16) * 16, dtype=dtype)
+
+
 class PreparedInputs(NamedTuple):
     """W_l in the dtype of the products, initial bases for every sample, counters at zero."""
 
@@ -59,12 +70,16 @@ def prepare_inputs(lower: Tensor, initial: Tensor, b: int, dtype: torch.dtype, *
 
 
 def apply_bread(
-    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, out: torch.dtype, rectify: bool
-) -> Tensor:
-    """W x + bias by products of that dtype, then a ReLU.   x: b c n   weight: d c   bias: d   ->   b d n"""
+    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, *, out: torch.dtype, rectify: bool,
+    padded: bool = False,
+) -> Tensor:  # fmt: skip
+    """W x + bias by products of that dtype, then a ReLU.   x: b c n   weight: d c   bias: d
+
+    ->   b d n, or if `padded` zeros up to the width of `empty_padded`
+    """
     if uses_cublas(dtype):
         return _cublas_bread(x, weight, bias, out, rectify)
-    z = empty_like(x, weight.shape[0], out)
+    z = (empty_padded if padded else empty_like)(x, weight.shape[0], out)
     _launch_bread(x, weight, bias, None, z, dtype, rectify)
     return z
 
@@ -82,15 +97,15 @@ def uses_cublas(dtype: torch.dtype) -> bool:
 def _launch_bread(
     x: Tensor, weight: Tensor, bias: Tensor | None, more: Tensor | None, z: Tensor, dtype: torch.dtype, rectify: bool
 ) -> None:
-    (b, c, n), d = x.shape, weight.shape[0]
+    (b, c, n), d, width = x.shape, weight.shape[0], z.shape[2]
     kind = common.product_kind(dtype)
     side = _tile_side(b, d, n)
     # float32 needs twice the shared memory
     depth = 32 if side == 128 and (x.element_size() == 4 or kind != "bf16") else 64
     added = z if more is None else more
     launch(
-        block_kernels.bread_kernel, (b * cdiv(d, side) * cdiv(n, side),),
-        x, weight, weight if bias is None else bias, added, z, c, d, n,
+        block_kernels.bread_kernel, (b * cdiv(d, side) * cdiv(width, side),),
+        x, weight, weight if bias is None else bias, added, z, c, d, n, width,
         *x.stride(), *weight.stride(), *added.stride(), *z.stride(),
         BIAS=bias is not None, MORE=more is not None, RECTIFY=rectify, KIND=kind, M=side, N=side, K=depth,
         num_warps=8 if side == 128 else 4, num_stages=3,

@@ -14,13 +14,14 @@ from hamburger.tensors import full_precision
 
 def solve_factors(
     x: Tensor, bases: Tensor, steps: int, temperature: float, beta: float,
-    *, keep: bool, product: bool, dtype: torch.dtype = torch.float32, counters: Tensor | None = None,
+    *, keep: bool, product: bool, dtype: torch.dtype = torch.float32, padded: bool = False,
+    counters: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """K steps and the ridge read-out.   x: b d n   bases: b d r, float32, contiguous
 
     ->   bases: b d r, with unit columns if steps > 0,  codes: b n r of `dtype`,  D C: b d n if `product`,  and if
     `keep` what the gradient needs next to D: the transposed projector, b d r
-    `counters`: see `cosine.run_streaming_steps`.
+    `padded`, `counters`: see `cosine.run_streaming_steps`.
     """
     (b, d, n), r = x.shape, bases.shape[2]
     with device_of(x):
@@ -28,7 +29,9 @@ def solve_factors(
         if grid is not None:
             streamed = try_variant(
                 "streaming CD",
-                lambda: cosine.run_streaming_steps(x, bases, grid, steps, temperature, unit=True, counters=counters),
+                lambda: cosine.run_streaming_steps(
+                    x, bases, grid, steps, temperature, unit=True, padded=padded, counters=counters
+                ),
             )
         if streamed is not None:
             centroids, _ = streamed

@@ -10,7 +10,7 @@ from torch import Tensor
 from hamburger.kernels import common
 from hamburger.kernels.common import add_parts, expand, own_columns, product, softmax, store_codes
 from hamburger.kernels.launcher import launch
-from hamburger.kernels.tiling import BN, StreamingGrid, TileSizes, can_copy_async, cdiv, power_of_two
+from hamburger.kernels.tiling import BN, StreamingGrid, TileSizes, can_copy_async, cdiv, power_of_two, row_width
 from hamburger.linalg import EPS
 
 
@@ -164,11 +164,11 @@ def streaming_bytes(D: int, R: int) -> int:
 
 def run_streaming_steps(
     x: Tensor, bases: Tensor, grid: StreamingGrid, steps: int, temperature: float,
-    *, unit: bool, counters: Tensor | None = None,
+    *, unit: bool, padded: bool = False, counters: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """`run_steps` in one launch, without writing codes.   ->   bases: b d r,  1 / |x|: b n, empty memory if steps = 0
 
-    `counters`: `common.zero_counters`, if the caller has them already.
+    `padded`: see `tiling.row_width`   `counters`: `common.zero_counters`, if the caller has them already.
     """
     b, _, n = x.shape
     scale = torch.empty(b, n, dtype=torch.float32, device=x.device)
@@ -181,7 +181,7 @@ def run_streaming_steps(
     for first in range(0, b, grid.images):
         images = min(grid.images, b - first)
         _launch_streaming(
-            x, bases, new_bases, scale, scale, x, sums, counters, grid, first, images, steps, temperature,
+            x, bases, new_bases, scale, scale, x, sums, counters, grid, first, images, steps, temperature, padded,
             FIRST=True, CENTROIDS=unit, READOUT=False, Y=False, launch_cooperative_grid=True,
         )  # fmt: skip
     return new_bases, scale
@@ -189,19 +189,20 @@ def run_streaming_steps(
 
 def read_out_streaming(
     x: Tensor, bases: Tensor, scale: Tensor, codes: Tensor, y: Tensor | None, grid: StreamingGrid, temperature: float,
-    *, first: bool,
+    *, first: bool, padded: bool,
 ) -> None:  # fmt: skip
     """Write the codes, and if there is a y also D C. `first`: no step has computed the scale."""
     # a read-out does not touch new bases, sums and counters: any tensors do
     _launch_streaming(
-        x, bases, bases, scale, codes, x if y is None else y, scale, scale, grid, 0, x.shape[0], 0, temperature,
+        x, bases, bases, scale, codes, x if y is None else y, scale, scale, grid, 0, x.shape[0], 0, temperature, padded,
         FIRST=first, CENTROIDS=False, READOUT=True, Y=y is not None,
     )  # fmt: skip
 
 
 def _launch_streaming(
     x: Tensor, bases: Tensor, new_bases: Tensor, scale: Tensor, codes: Tensor, y: Tensor, sums: Tensor,
-    counters: Tensor, grid: StreamingGrid, first: int, images: int, steps: int, temperature: float, **flags: bool,
+    counters: Tensor, grid: StreamingGrid, first: int, images: int, steps: int, temperature: float, padded: bool,
+    **flags: bool,
 ) -> None:  # fmt: skip
     from hamburger.kernels.hopper.cosine_streaming import cosine_streaming_kernel
 
@@ -209,8 +210,10 @@ def _launch_streaming(
     launch(
         cosine_streaming_kernel, (grid.programs, images),
         x, bases, new_bases, scale, codes, y, sums, counters,
-        first, d, n, r, steps, grid.programs, temperature, *x.stride(), *y.stride(), counters.stride(0),
-        D=grid.D, R=grid.R, BN=BN, N_FAST=x.stride(2) == 1, ASYNC=can_copy_async(x), num_warps=8, **flags,
+        first, d, n, row_width(x, padded=padded), r, steps, grid.programs, temperature,
+        *x.stride(), *y.stride(), counters.stride(0),
+        D=grid.D, R=grid.R, BN=BN, N_FAST=x.stride(2) == 1, ASYNC=can_copy_async(x, padded=padded), num_warps=8,
+        **flags,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from hamburger.kernels.launcher import Outputs, device_of, launch_cached
 class Kernel(NamedTuple):
     """The solve of a ham, and the gradient of its read-out; `block.py` fuses a whole Hamburger from the same entries.
 
-    - `solve(x, initial, steps, *options, keep=, product=, dtype=, counters=)`: see `solve_factors`
+    - `solve(x, initial, steps, *options, keep=, product=, dtype=, padded=, counters=)`: see `solve_factors`
     - `slope`: what the gradient needs next to D and how it uses it. "codes": Q (b n r), dX = D (Q * (D^T dY + dC)).
       "bases": P (b d r), dX = P (D^T dY + dC). None: x is saved instead, for `input_cotangent`
     - `input_cotangent(x, dy, dc, bases, *options, sums=None)`: see `vq.input_cotangent`
@@ -64,11 +64,12 @@ def decompose(spec: FusedSpec, x: Tensor, initial: Tensor, steps: int) -> tuple[
 
 def solve_factors(
     kernel: str, options: Sequence[float], x: Tensor, initial: Tensor, steps: int,
-    *, keep: bool, product: bool, dtype: torch.dtype = torch.float32, counters: Tensor | None = None,
+    *, keep: bool, product: bool, dtype: torch.dtype = torch.float32, padded: bool = False,
+    counters: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """K steps from the bases `initial` (b d r, float32, contiguous), and the read-out.   x: b d n
 
-    `counters`: `common.zero_counters`, if the caller has them already.
+    `padded`: see `tiling.row_width`.   `counters`: `common.zero_counters`, if the caller has them already.
     ->   bases: b d r,  codes: b n r of `dtype`,  D C: b d n if `product`,  and if `keep` what the gradient of the
     read-out needs next to them, the slope: Q = C / (D^T D C + eps) for NMF (b n r), the ridge projector for CD
     (transposed: b d r), nothing for VQ, whose gradient recomputes the codes from x
@@ -76,7 +77,7 @@ def solve_factors(
     if kernel not in KERNELS:
         raise OptionError(f"decompose: no kernel '{kernel}'; expected one of {', '.join(KERNELS)}")
     solve = KERNELS[kernel].solve
-    return solve(x, initial, steps, *options, keep=keep, product=product, dtype=dtype, counters=counters)
+    return solve(x, initial, steps, *options, keep=keep, product=product, dtype=dtype, padded=padded, counters=counters)
 
 
 # -- operators for autograd and torch.compile --------------------------------------------------------------------------

@@ -103,14 +103,17 @@ def bases_kernel(
 
 def solve_factors(
     x: Tensor, bases: Tensor, steps: int, eps: float,
-    *, keep: bool, product: bool, dtype: torch.dtype = torch.float32, counters: Tensor | None = None,
+    *, keep: bool, product: bool, dtype: torch.dtype = torch.float32, padded: bool = False,
+    counters: Tensor | None = None,
 ) -> NMFFactors:  # fmt: skip
     """K steps from softmax codes, and the read-out.   x: b d n   bases: b d r, float32, contiguous
 
-    `keep`: also return Q. `product`: also return D C. `dtype`: of the codes. `counters`: `common.zero_counters`, if
-    the caller has them already.
+    `keep`: also return Q. `product`: also return D C. `dtype`: of the codes. `padded`: see `tiling.row_width`.
+    `counters`: `common.zero_counters`, if the caller has them already.
     """
-    options: dict[str, Any] = {"keep": keep, "product": product, "dtype": dtype, "counters": counters}
+    options: dict[str, Any] = {
+        "keep": keep, "product": product, "dtype": dtype, "padded": padded, "counters": counters
+    }  # fmt: skip
     with device_of(x):
         resident = resident_grid(x, bases.shape[2])
         if resident is not None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hamburger.kernels import common
 from hamburger.kernels.launcher import launch
-from hamburger.kernels.tiling import BN, ResidentGrid, StreamingGrid, can_copy_async
+from hamburger.kernels.tiling import BN, ResidentGrid, StreamingGrid, can_copy_async, row_width
 
 BUFFERS = 2  # tiles of X in shared memory, where they are copied asynchronously
 
@@ -30,7 +30,7 @@ def unit_columns(programs: int) -> int:
 
 def solve_resident(
     x: Tensor, bases: Tensor, grid: ResidentGrid, steps: int, eps: float,
-    *, keep: bool, product: bool, dtype: torch.dtype, counters: Tensor | None = None,
+    *, keep: bool, product: bool, dtype: torch.dtype, padded: bool = False, counters: Tensor | None = None,
 ) -> NMFFactors:  # fmt: skip
     """x: b d n, bfloat16   bases: b d r, float32   Options: see `nmf.solve_factors`."""
     from hamburger.kernels.hopper.nmf_resident import nmf_resident_kernel
@@ -48,7 +48,8 @@ def solve_resident(
     launch(
         nmf_resident_kernel, (grid.programs, b),
         x, bases, new_bases, copy, codes, x if ratio is None else ratio, out, sums, counters,
-        d, n, r, steps, grid.programs, eps, *x.stride(), *out.stride(), bases.stride(0), counters.stride(0),
+        d, n, row_width(x, padded=padded), r, steps, grid.programs, eps,
+        *x.stride(), *out.stride(), bases.stride(0), counters.stride(0),
         D=grid.D, R=grid.R, BN=grid.BN, COLS=unit_columns(grid.programs),
         N_FAST=x.stride(2) == 1, RATIO=keep, Y=product, num_warps=8, launch_cooperative_grid=True,
     )  # fmt: skip
@@ -64,7 +65,7 @@ def streaming_bytes(D: int, R: int) -> int:
 
 def solve_streaming(
     x: Tensor, bases: Tensor, grid: StreamingGrid, steps: int, eps: float,
-    *, keep: bool, product: bool, dtype: torch.dtype, counters: Tensor | None = None,
+    *, keep: bool, product: bool, dtype: torch.dtype, padded: bool = False, counters: Tensor | None = None,
 ) -> NMFFactors:  # fmt: skip
     """One launch for all steps and one for the read-out. Arguments as in `solve_resident`; any n."""
     (b, _, n), r = x.shape, bases.shape[2]
@@ -83,13 +84,14 @@ def solve_streaming(
         for first in range(0, b, grid.images):
             images = min(grid.images, b - first)
             _launch_streaming(
-                x, bases, new_bases, copy, codes, codes, x, x, sums, counters, grid, first, images, steps, eps,
+                x, bases, new_bases, copy, codes, codes, x, x, sums, counters, grid, first, images, steps, eps, padded,
                 FIRST=True, READOUT=False, RATIO=False, Y=False, launch_cooperative_grid=True,
             )  # fmt: skip
     out = x if y is None else y
     # a read-out does not touch copy, sums and counters: any tensors do
     _launch_streaming(
-        x, new_bases, new_bases, x, codes, last, x if ratio is None else ratio, out, x, codes, grid, 0, b, steps, eps,
+        x, new_bases, new_bases, x, codes, last, x if ratio is None else ratio, out, x, codes,
+        grid, 0, b, steps, eps, padded,
         FIRST=not steps, READOUT=True, RATIO=keep, Y=product,
     )  # fmt: skip
     return NMFFactors(new_bases, last, y, ratio)
@@ -98,15 +100,16 @@ def solve_streaming(
 def _launch_streaming(
     x: Tensor, bases: Tensor, new_bases: Tensor, copy: Tensor, codes: Tensor, last: Tensor, ratio: Tensor, y: Tensor,
     sums: Tensor, counters: Tensor, grid: StreamingGrid, first: int, images: int, steps: int, eps: float,
-    **flags: bool,
+    padded: bool, **flags: bool,
 ) -> None:  # fmt: skip
     from hamburger.kernels.hopper.nmf_streaming import nmf_streaming_kernel
 
-    (_, d, n), r, is_async = x.shape, bases.shape[2], can_copy_async(x)
+    (_, d, n), r, is_async = x.shape, bases.shape[2], can_copy_async(x, padded=padded)
     launch(
         nmf_streaming_kernel, (grid.programs, images),
         x, bases, new_bases, copy, codes, last, ratio, y, sums, counters,
-        first, d, n, r, steps, grid.programs, eps, *x.stride(), *y.stride(), counters.stride(0),
+        first, d, n, row_width(x, padded=padded), r, steps, grid.programs, eps,
+        *x.stride(), *y.stride(), counters.stride(0),
         D=grid.D, R=grid.R, BN=BN, PLACES=BUFFERS if is_async else 1, COLS=unit_columns(grid.programs),
         N_FAST=x.stride(2) == 1, ASYNC=is_async, num_warps=8, **flags,
     )  # fmt: skip

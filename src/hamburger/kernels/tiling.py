@@ -166,10 +166,16 @@ def fit_streaming(
     return StreamingGrid(D, R, min(gpu.processors // images, cdiv(n, BN)), images)
 
 
-def can_copy_async(x: Tensor) -> bool:
+def row_width(x: Tensor, *, padded: bool) -> int:
+    """How far rows of x may be read: where they are `padded`, zeros fill them up to the next row.   x: b d n"""
+    return x.stride(1) if padded else x.shape[2]
+
+
+def can_copy_async(x: Tensor, *, padded: bool = False) -> bool:
     """Whether rows of x can be copied 16 bytes at a time, in a way that Triton sees: it looks for multiples of 16."""
     contiguous_rows = x.stride(2) == 1 and x.data_ptr() % 16 == 0
-    return contiguous_rows and not any(size % 16 for size in (x.shape[2], x.stride(1), x.stride(0)))
+    sizes = row_width(x, padded=padded), x.stride(1), x.stride(0)
+    return contiguous_rows and not any(size % 16 for size in sizes)
 
 
 def _padded(d: int, r: int) -> tuple[int, int]:

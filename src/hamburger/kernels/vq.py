@@ -69,18 +69,21 @@ def pull_back_kernel(
 
 def solve_factors(
     x: Tensor, bases: Tensor, steps: int, temperature: float, _constant_norms: float = 0.0,
-    *, keep: bool = False, product: bool, dtype: torch.dtype = torch.float32, counters: Tensor | None = None,
+    *, keep: bool = False, product: bool, dtype: torch.dtype = torch.float32, padded: bool = False,
+    counters: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, None]:  # fmt: skip
     """K steps and the read-out.   x: b d n   bases: b d r, float32, contiguous
 
-    ->   bases: b d r,  codes: b n r of `dtype`,  D C: b d n if `product`   (`counters`: `cosine.run_streaming_steps`)
+    ->   bases: b d r,  codes: b n r of `dtype`,  D C: b d n if `product`
+    `padded`, `counters`: see `cosine.run_streaming_steps`.
     There is nothing to `keep`: `input_cotangent` recomputes the codes from x.
     """
     with device_of(x):
         grid = streaming_grid(x, bases.shape[2], cosine.streaming_bytes)
         if grid is not None:
             solved = try_variant(
-                "streaming VQ", lambda: _solve_streaming(x, bases, grid, steps, temperature, product, dtype, counters)
+                "streaming VQ",
+                lambda: _solve_streaming(x, bases, grid, steps, temperature, product, dtype, padded, counters),
             )
             if solved is not None:
                 return *solved, None
@@ -89,12 +92,14 @@ def solve_factors(
 
 def _solve_streaming(
     x: Tensor, bases: Tensor, grid: StreamingGrid, steps: int, temperature: float, product: bool, dtype: torch.dtype,
-    counters: Tensor | None,
+    padded: bool, counters: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    bases, scale = cosine.run_streaming_steps(x, bases, grid, steps, temperature, unit=False, counters=counters)
+    bases, scale = cosine.run_streaming_steps(
+        x, bases, grid, steps, temperature, unit=False, padded=padded, counters=counters
+    )
     codes = x.new_empty(*scale.shape, bases.shape[2], dtype=dtype)
     y = torch.empty_like(x) if product else None
-    cosine.read_out_streaming(x, bases, scale, codes, y, grid, temperature, first=steps == 0)
+    cosine.read_out_streaming(x, bases, scale, codes, y, grid, temperature, first=steps == 0, padded=padded)
     return bases, codes, y
 
 

@@ -125,10 +125,10 @@ def block_offset(o_row, o_col, R: gl.constexpr, WIDE: gl.constexpr):
 
 @gluon.jit
 def load_columns(
-    p_x, b_x, d, n, s_xd, s_xn, i_t,
+    p_x, b_x, d, width, s_xd, s_xn, i_t,
     D: gl.constexpr, BD: gl.constexpr, XD: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
-    """Load tile i_t of X (BN columns) into shared memory, zeros beyond d and n.   b_x: D/XD XD BN   ->   |x|^2: BN
+    """Load tile i_t of X (BN columns) into shared memory, zeros beyond d and width.   b_x: D/XD XD BN   ->   |x|^2: BN
 
     It passes through registers, BD rows at a time.
     """
@@ -138,7 +138,7 @@ def load_columns(
     for i in gl.static_range(D // BD):
         o_d = i * BD + gl.arange(0, BD, gl.SliceLayout(1, ld_x)).to(gl.int64)
         # BD BN
-        m_x = (o_d < d)[:, None] & (o_n < n)[None, :]
+        m_x = (o_d < d)[:, None] & (o_n < width)[None, :]
         x = gl.load(p_x + o_d[:, None] * s_xd + o_n[None, :] * s_xn, mask=m_x, other=0.0)
         b_x.index(i * BD // XD).slice(i * BD % XD, BD, dim=0).store(x)
         b_xx += x.to(gl.float32) * x.to(gl.float32)
@@ -147,18 +147,18 @@ def load_columns(
 
 @gluon.jit
 def load_columns_async(
-    p_x, b_x, d, n, s_xd, s_xn, i_t, D: gl.constexpr, BN: gl.constexpr, W: gl.constexpr, ABOVE: gl.constexpr = 0
+    p_x, b_x, d, width, s_xd, s_xn, i_t, D: gl.constexpr, BN: gl.constexpr, W: gl.constexpr, ABOVE: gl.constexpr = 0
 ):  # fmt: skip
     """`load_columns` as an asynchronous copy of D rows at once: the compiler puts a barrier between two copies.
 
-    b_x: D BN, the rows of X from ABOVE on. Copies eight neighbours of a row at a time: s_xn is 1, and n and the other
-    strides are known to be multiples of 8.
+    b_x: D BN, the rows of X from ABOVE on. Copies eight neighbours of a row at a time: s_xn is 1, and width and the
+    other strides are known to be multiples of 8.
     """
     ld_x: gl.constexpr = row_layout(BN, 8, W)
     o_d = ABOVE + gl.arange(0, D, gl.SliceLayout(1, ld_x)).to(gl.int64)
     o_n = i_t * BN + gl.arange(0, BN, gl.SliceLayout(0, ld_x)).to(gl.int64)
     # D BN
-    m_x = (o_d < d)[:, None] & (o_n < n)[None, :]
+    m_x = (o_d < d)[:, None] & (o_n < width)[None, :]
     load_async(b_x, p_x + o_d[:, None] * s_xd + o_n[None, :] * s_xn, mask=m_x)
     async_copy.commit_group()
 
@@ -260,18 +260,18 @@ def tile_at(k, begin, way, tiles):
 
 
 @gluon.jit
-def load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i: gl.constexpr, BN: gl.constexpr, W: gl.constexpr):
+def load_piece_async(p_x, b_x, d, width, s_xd, s_xn, i_t, i: gl.constexpr, BN: gl.constexpr, W: gl.constexpr):
     """Copy piece i of tile i_t of X asynchronously; zeros behind the last tile."""
-    load_columns_async(p_x, b_x.index(i), d, n, s_xd, s_xn, i_t, ROWS, BN, W, i * ROWS)
+    load_columns_async(p_x, b_x.index(i), d, width, s_xd, s_xn, i_t, ROWS, BN, W, i * ROWS)
 
 
 @gluon.jit
 def load_tile_async(
-    p_x, b_x, d, n, s_xd, s_xn, i_t, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr
+    p_x, b_x, d, width, s_xd, s_xn, i_t, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr
 ):  # fmt: skip
     """Copy tile i_t of X asynchronously, piece after piece."""
     for i in gl.static_range(PIECES):
-        load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_t, i, BN, W)
+        load_piece_async(p_x, b_x, d, width, s_xd, s_xn, i_t, i, BN, W)
 
 
 @gluon.jit

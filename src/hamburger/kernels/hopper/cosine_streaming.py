@@ -131,7 +131,7 @@ def add_to_sums(b_sums, b_x, b_c, z, PIECES: gl.constexpr):
 
 @gluon.jit
 def finish_sums(
-    in_flight, p_x, b_x, d, n, s_xd, s_xn, i_next,
+    in_flight, p_x, b_x, d, width, s_xd, s_xn, i_next,
     ASYNC: gl.constexpr, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
     """Wait for the products of `add_to_sums`.   ->   PIECES of ROWS R
@@ -143,7 +143,7 @@ def finish_sums(
         b_sums += (warpgroup_mma_wait(2 * (PIECES - 1 - i), deps=[in_flight[i]]),)
         if ASYNC:
             thread_barrier()
-            load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_next, i, BN, W)
+            load_piece_async(p_x, b_x, d, width, s_xd, s_xn, i_next, i, BN, W)
     return b_sums
 
 
@@ -182,7 +182,7 @@ def take_bases(
 @gluon.jit
 def run_step(
     p_x, p_scale, p_c, p_y, p_sums, b_x, b_high, b_low, b_c, b_unit,
-    d, n, r, i_p, i_b, programs, tiles, step, temperature, s_xd, s_xn, s_yd, s_yn,
+    d, n, width, r, i_p, i_b, programs, tiles, step, temperature, s_xd, s_xn, s_yd, s_yn,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, Y: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
@@ -212,7 +212,7 @@ def run_step(
         if ASYNC:
             b_xx = gl.zeros([32, BN], gl.float32, row_layout(BN, 8, W))
         else:
-            b_xx = load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, ROWS, BN, N_FAST, W)
+            b_xx = load_columns(p_x, b_x, d, width, s_down, s_along, i_t, D, 64, ROWS, BN, N_FAST, W)
             fence_shared()
         b_xd, b_xx = project_pieces(b_x, b_high, b_low, b_xx, zero_c, z, FIRST, ASYNC, PIECES)
         if FIRST:
@@ -226,7 +226,7 @@ def run_step(
         b_xd = warpgroup_mma_wait(0, deps=[b_xd])
         if READOUT and ASYNC:  # there are no sums: X is free
             thread_barrier()
-            load_tile_async(p_x, b_x, d, n, s_down, s_along, i_next, PIECES, BN, W)
+            load_tile_async(p_x, b_x, d, width, s_down, s_along, i_next, PIECES, BN, W)
         b_codes = softmax(b_xd * b_unit[None, :] * (b_scale / temperature)[:, None], m_r)
         b_codes = gl.where(m_c, b_codes, 0.0)  # a softmax beyond n is not zero
         b_first = b_codes.to(gl.bfloat16)
@@ -246,7 +246,7 @@ def run_step(
             b_mass += b_codes
             in_flight = add_to_sums(b_sums, b_x, b_c, z, PIECES)
             b_sums = finish_sums(
-                in_flight, p_x, b_x, d, n, s_down, s_along, i_next, ASYNC, PIECES, BN, W
+                in_flight, p_x, b_x, d, width, s_down, s_along, i_next, ASYNC, PIECES, BN, W
             )  # fmt: skip
         thread_barrier()  # the buffers of X and C are free
     if not READOUT:
@@ -284,7 +284,7 @@ def update_rows(p_sums, p_d, d, r, programs, i_u, D: gl.constexpr, R: gl.constex
 @gluon.jit(do_not_specialize=["first", "steps", "programs"])
 def cosine_streaming_kernel(
     p_x, p_initial, p_d, p_scale, p_c, p_y, p_sums, p_count,
-    first, d, n, r, steps, programs, temperature, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_count,
+    first, d, n, width, r, steps, programs, temperature, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_count,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, CENTROIDS: gl.constexpr, READOUT: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
@@ -296,10 +296,10 @@ def cosine_streaming_kernel(
     sums have used a piece of a tile, it is refilled from the next tile. A step has two grid barriers per image: before
     programs read partial sums (`sums`), and before they read D.
 
-    x, y: b d n in bfloat16, any strides. initial, d: b d r in float32, D before and after. scale: b n, 1 / |x|.
-    c: b n r. sums: b programs (D + 1) R in float32, X C^T above C 1. count: two counters per image, zero, s_count
-    apart. FIRST: the read-out computes the scale. CENTROIDS: see `take_bases`; for all D but the first. Steps and
-    read-out are two launches: one kernel for both spills.
+    x, y: b d n in bfloat16, any strides; x is read up to width, where it is zero from n on. initial, d: b d r in
+    float32, D before and after. scale: b n, 1 / |x|. c: b n r. sums: b programs (D + 1) R in float32, X C^T above C 1.
+    count: two counters per image, zero, s_count apart. FIRST: the read-out computes the scale. CENTROIDS: see
+    `take_bases`; for all D but the first. Steps and read-out are two launches: one kernel for both spills.
     """
     W: gl.constexpr = num_warps
     PIECES: gl.constexpr = D // ROWS
@@ -315,18 +315,18 @@ def cosine_streaming_kernel(
     tiles = gl.cdiv(gl.cdiv(n, BN) - i_p, programs)
 
     if ASYNC:
-        load_tile_async(p_x, b_x, d, n, s_xd, s_xn, i_p, PIECES, BN, W)
+        load_tile_async(p_x, b_x, d, width, s_xd, s_xn, i_p, PIECES, BN, W)
     b_unit = take_bases(p_initial + i_b * d * r, b_high, b_low, d, r, 0, False, D, R, mma, W)
     if READOUT:
         run_step(
             p_x, p_scale, p_c + i_b * n * r, p_y + i_b * s_yb, p_sums, b_x, b_high, b_low, b_c, b_unit,
-            d, n, r, i_p, i_b, programs, tiles, 0, temperature, s_xd, s_xn, s_yd, s_yn,
+            d, n, width, r, i_p, i_b, programs, tiles, 0, temperature, s_xd, s_xn, s_yd, s_yn,
             D, R, BN, N_FAST, ASYNC, FIRST, True, Y, W,
         )  # fmt: skip
     else:
         run_step(
             p_x, p_scale, p_x, p_x, p_sums, b_x, b_high, b_low, b_c, b_unit,
-            d, n, r, i_p, i_b, programs, tiles, 0, temperature, s_xd, s_xn, s_xd, s_xn,
+            d, n, width, r, i_p, i_b, programs, tiles, 0, temperature, s_xd, s_xn, s_xd, s_xn,
             D, R, BN, N_FAST, ASYNC, True, False, False, W,
         )  # fmt: skip
         for step in range(1, steps + 1):
@@ -345,7 +345,7 @@ def cosine_streaming_kernel(
                 b_unit = take_bases(p_new, b_high, b_low, d, r, z, CENTROIDS, D, R, mma, W)
                 run_step(
                     p_x, p_scale, p_x, p_x, p_sums, b_x, b_high, b_low, b_c, b_unit,
-                    d, n, r, i_p, i_b, programs, tiles, step, temperature, s_xd, s_xn, s_xd, s_xn,
+                    d, n, width, r, i_p, i_b, programs, tiles, step, temperature, s_xd, s_xn, s_xd, s_xn,
                     D, R, BN, N_FAST, ASYNC, False, False, False, W,
                 )  # fmt: skip
     if ASYNC:

@@ -170,7 +170,7 @@ def ratio_of(b_codes, b_g, mask, zero, eps):
 @gluon.jit(do_not_specialize=["steps", "programs"])
 def nmf_resident_kernel(
     p_x, p_initial, p_d, p_copy, p_c, p_ratio, p_y, p_sums, p_count,
-    d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_initial, s_count,
+    d, n, width, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_initial, s_count,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, COLS: gl.constexpr,
     N_FAST: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
 ):  # fmt: skip
@@ -180,7 +180,8 @@ def nmf_resident_kernel(
     its codes and D^T D, all in bfloat16; registers hold its codes in float32. A step has two grid barriers per image:
     before programs read partial sums (`sums`), and before they read D (`copy`).
 
-    x, y: b d n in bfloat16, any strides. initial, d: b d r in float32; copy: b D R in bfloat16, D for the next step.
+    x, y: b d n in bfloat16, any strides; x is read up to width, where it is zero from n on. initial, d: b d r in
+    float32; copy: b D R in bfloat16, D for the next step.
     c: b n r. ratio: C / (D^T D C + eps) before the read-out, all that its gradient needs. sums: b programs (D + R) R.
     count: two counters per image, zero, s_count apart.
     """
@@ -215,7 +216,7 @@ def nmf_resident_kernel(
     zero_d = gl.zeros([BD, R], gl.float32, mma)
 
     # initial codes
-    load_columns(p_x + i_b * s_xb, b_x, d, n, s_xd, s_xn, i_p, D, XD, XD, BN, N_FAST, W)
+    load_columns(p_x + i_b * s_xb, b_x, d, width, s_xd, s_xn, i_p, D, XD, XD, BN, N_FAST, W)
     b_xd = project_bases(p_initial, b_x, b_d, b_gram_place.index(0), zero_c, zero_r, d, r, r, 0, D, XD, R, W)
     b_codes = softmax(b_xd, m_r)
 

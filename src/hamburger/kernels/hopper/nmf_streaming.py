@@ -95,7 +95,7 @@ def add_to_sums(b_xc, b_cc, b_x, b_c, z, PIECES: gl.constexpr):
 
 @gluon.jit
 def finish_sums(
-    in_flight, b_cc, p_x, b_x, d, n, s_xd, s_xn, i_coming,
+    in_flight, b_cc, p_x, b_x, d, width, s_xd, s_xn, i_coming,
     ASYNC: gl.constexpr, PIECES: gl.constexpr, BN: gl.constexpr, W: gl.constexpr,
 ):  # fmt: skip
     """Wait for the products of `add_to_sums`.   ->   PIECES of ROWS R,  R R
@@ -107,14 +107,15 @@ def finish_sums(
         b_xc += (warpgroup_mma_wait(PIECES - i, deps=[in_flight[i]]),)
         if ASYNC:
             thread_barrier()
-            load_piece_async(p_x, b_x, d, n, s_xd, s_xn, i_coming, i, BN, W)
+            load_piece_async(p_x, b_x, d, width, s_xd, s_xn, i_coming, i, BN, W)
     return b_xc, warpgroup_mma_wait(0, deps=[b_cc])
 
 
 @gluon.jit
 def run_step(
     p_x, p_c, p_last, p_ratio, p_y, p_sums,
-    b_tiles, b_d, b_codes_place, b_gram_place, d, n, r, i_p, i_b, programs, tiles, step, eps, s_xd, s_xn, s_yd, s_yn,
+    b_tiles, b_d, b_codes_place, b_gram_place, d, n, width, r, i_p, i_b, programs, tiles, step, eps,
+    s_xd, s_xn, s_yd, s_yn,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, PLACES: gl.constexpr, WIDE: gl.constexpr,
     N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, W: gl.constexpr,
@@ -150,7 +151,7 @@ def run_step(
         if not FIRST:
             b_ratio = ratio_of(b_codes, b_g, m_c, zero_c, eps)
         if not ASYNC:
-            load_columns(p_x, b_x, d, n, s_down, s_along, i_t, D, 64, ROWS, BN, N_FAST, W)
+            load_columns(p_x, b_x, d, width, s_down, s_along, i_t, D, 64, ROWS, BN, N_FAST, W)
         b_xd = warpgroup_mma_wait(0, deps=[project_pieces(b_x, b_d, zero_c, z, ASYNC, PIECES, PLACES)])
         if FIRST:
             m_r = (gl.arange(0, R, gl.SliceLayout(0, mma)) < r)[None, :]
@@ -173,12 +174,12 @@ def run_step(
             b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
         if not READOUT:
             b_xc, b_cc = finish_sums(
-                in_flight, b_cc, p_x, b_x, d, n, s_down, s_along, i_coming, ASYNC, PIECES, BN, W
+                in_flight, b_cc, p_x, b_x, d, width, s_down, s_along, i_coming, ASYNC, PIECES, BN, W
             )  # fmt: skip
         if READOUT or not ASYNC:
             thread_barrier()  # the buffer of X is free
         if READOUT and ASYNC:
-            load_tile_async(p_x, b_x, d, n, s_down, s_along, i_coming, PIECES, BN, W)
+            load_tile_async(p_x, b_x, d, width, s_down, s_along, i_coming, PIECES, BN, W)
     if not READOUT:
         z = zero_of(i_p)
         p_own = p_sums + (i_b * programs + i_p + z) * ((D + R) * R)
@@ -190,7 +191,7 @@ def run_step(
 @gluon.jit(do_not_specialize=["first", "steps", "programs"])
 def nmf_streaming_kernel(
     p_x, p_initial, p_d, p_copy, p_c, p_last, p_ratio, p_y, p_sums, p_count,
-    first, d, n, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_count,
+    first, d, n, width, r, steps, programs, eps, s_xb, s_xd, s_xn, s_yb, s_yd, s_yn, s_count,
     D: gl.constexpr, R: gl.constexpr, BN: gl.constexpr, PLACES: gl.constexpr, COLS: gl.constexpr,
     N_FAST: gl.constexpr, ASYNC: gl.constexpr,
     FIRST: gl.constexpr, READOUT: gl.constexpr, RATIO: gl.constexpr, Y: gl.constexpr, num_warps: gl.constexpr,
@@ -203,10 +204,11 @@ def nmf_streaming_kernel(
     of a tile, it is refilled from the tile that is PLACES ahead. A step has two grid barriers per image: before
     programs read partial sums (`sums`), and before they read D (`copy`).
 
-    x, y: b d n in bfloat16, any strides. initial, d: b d r in float32, D before and after; copy: b D R in bfloat16, D
-    for the next step. c: b n r in float32, the codes between steps; last: b n r, those of the read-out. ratio:
-    C / (D^T D C + eps) before it. sums: b programs (D + R) R. count: two counters per image, zero, s_count apart.
-    FIRST: the read-out computes the codes before it. Steps and read-out are two launches: one kernel for both spills.
+    x, y: b d n in bfloat16, any strides; x is read up to width, where it is zero from n on. initial, d: b d r in
+    float32, D before and after; copy: b D R in bfloat16, D for the next step. c: b n r in float32, the codes between
+    steps; last: b n r, those of the read-out. ratio: C / (D^T D C + eps) before it. sums: b programs (D + R) R. count:
+    two counters per image, zero, s_count apart. FIRST: the read-out computes the codes before it. Steps and read-out
+    are two launches: one kernel for both spills.
     """
     W: gl.constexpr = num_warps
     WIDE: gl.constexpr = COLS if COLS < 8 else 8  # columns of a block of the sums
@@ -226,19 +228,19 @@ def nmf_streaming_kernel(
     if ASYNC:
         for k in gl.static_range(PLACES):
             b_x = buffer_of(b_tiles, before * tiles + k, D, BN, PLACES)
-            load_tile_async(p_x, b_x, d, n, s_xd, s_xn, tile_at(k, begin, way, tiles), D // ROWS, BN, W)
+            load_tile_async(p_x, b_x, d, width, s_xd, s_xn, tile_at(k, begin, way, tiles), D // ROWS, BN, W)
     take_bases(p_initial + i_b * d * r, b_d, b_gram_place.index(0), d, r, r, 0, D, R, W)
     if READOUT:
         run_step(
             p_x, p_c, p_last + i_b * n * r, p_ratio + i_b * n * r, p_y + i_b * s_yb, p_sums,
-            b_tiles, b_d, b_codes_place, b_gram_place, d, n, r, i_p, i_b, programs, tiles, before, eps,
+            b_tiles, b_d, b_codes_place, b_gram_place, d, n, width, r, i_p, i_b, programs, tiles, before, eps,
             s_xd, s_xn, s_yd, s_yn,
             D, R, BN, PLACES, WIDE, N_FAST, ASYNC, FIRST, True, RATIO, Y, W,
         )  # fmt: skip
     else:
         run_step(
             p_x, p_c, p_c, p_c, p_x, p_sums,
-            b_tiles, b_d, b_codes_place, b_gram_place, d, n, r, i_p, i_b, programs, tiles, 0, eps,
+            b_tiles, b_d, b_codes_place, b_gram_place, d, n, width, r, i_p, i_b, programs, tiles, 0, eps,
             s_xd, s_xn, s_xd, s_xn,
             D, R, BN, PLACES, WIDE, N_FAST, ASYNC, True, False, False, False, W,
         )  # fmt: skip
@@ -268,7 +270,7 @@ def nmf_streaming_kernel(
                 take_bases(p_new_copy, b_d, b_gram_place.index(z), D, R, R, z, D, R, W)
                 run_step(
                     p_x, p_c, p_c, p_c, p_x, p_sums,
-                    b_tiles, b_d, b_codes_place, b_gram_place, d, n, r, i_p, i_b, programs, tiles, step, eps,
+                    b_tiles, b_d, b_codes_place, b_gram_place, d, n, width, r, i_p, i_b, programs, tiles, step, eps,
                     s_xd, s_xn, s_xd, s_xn,
                     D, R, BN, PLACES, WIDE, N_FAST, ASYNC, False, False, False, False, W,
                 )  # fmt: skip
