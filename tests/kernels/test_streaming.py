@@ -85,7 +85,7 @@ def test_vq_and_cd_compile_for_hopper_within_their_shared_memory(D, R, READOUT):
     sizes = {"D": D, "R": R, "BN": tiling.BN, "num_warps": 8, "s_xn": 1, "s_yn": 1}
     flags = {"N_FAST": True, "ASYNC": True, "FIRST": True, "CENTROIDS": False, "READOUT": READOUT, "Y": READOUT}
     kernel = compiled_for_hopper(
-        cosine_streaming_kernel, sizes | flags, half=("p_x", "p_y"), divisible=("p_x", "n", "s_xb", "s_xd")
+        cosine_streaming_kernel, sizes | flags, half=("p_x", "p_y"), divisible=("p_x", "width", "s_xb", "s_xd")
     )
     assert "wgmma.mma_async" in kernel.asm["ptx"] and "cp.async" in kernel.asm["ptx"]
     assert kernel.metadata.shared <= cosine.streaming_bytes(D, R)
