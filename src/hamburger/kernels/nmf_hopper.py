@@ -73,10 +73,7 @@ def solve_streaming(
     last = torch.empty(b, n, r, dtype=dtype, device=x.device)
     y = torch.empty_like(x) if product else None
     ratio = torch.empty_like(last, dtype=x.dtype) if keep else None
-    codes = last
     if steps:
-        if dtype != torch.float32:
-            codes = torch.empty_like(last, dtype=torch.float32)
         copy = torch.empty(b, grid.D, grid.R, dtype=x.dtype, device=x.device)
         sums = torch.empty(b, grid.programs, grid.D + grid.R, grid.R, dtype=x.dtype, device=x.device)
         if counters is None:
@@ -84,13 +81,13 @@ def solve_streaming(
         for first in range(0, b, grid.images):
             images = min(grid.images, b - first)
             _launch_streaming(
-                x, bases, new_bases, copy, codes, codes, x, x, sums, counters, grid, first, images, steps, eps, padded,
+                x, bases, new_bases, copy, last, last, x, x, sums, counters, grid, first, images, steps, eps, padded,
                 FIRST=True, READOUT=False, RATIO=False, Y=False, launch_cooperative_grid=True,
             )  # fmt: skip
     out = x if y is None else y
     # a read-out does not touch copy, sums and counters: any tensors do
     _launch_streaming(
-        x, new_bases, new_bases, x, codes, last, x if ratio is None else ratio, out, x, codes,
+        x, new_bases, new_bases, x, last, last, x if ratio is None else ratio, out, x, last,
         grid, 0, b, steps, eps, padded,
         FIRST=not steps, READOUT=True, RATIO=keep, Y=product,
     )  # fmt: skip

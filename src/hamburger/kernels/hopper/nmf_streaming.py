@@ -132,7 +132,7 @@ def run_step(
     begin, way = column_range(step, i_p, programs, tiles)
     if not FIRST:
         o_c, m_c = own_codes(begin, n, r + zero_of(i_p), BN, R, mma)
-        b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
+        b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0).to(gl.float32)
     b_xc = ()  # X C^T, in pieces of its rows
     for _ in gl.static_range(PIECES):
         b_xc += (gl.zeros([ROWS, R], gl.float32, product_layout(ROWS, R, W)),)
@@ -168,10 +168,10 @@ def run_step(
                 write_product(b_d, b_c, b_x, p_y, d, n, s_y_down, s_y_along, i_t, D, ROWS, BN, N_FAST, W)
         else:
             in_flight, b_cc = add_to_sums(b_xc, b_cc, b_x, b_c, z, PIECES)
-            gl.store(p_c + o_c, b_codes, mask=m_c)
+            gl.store(p_c + o_c, b_codes.to(p_c.dtype.element_ty), mask=m_c)
         if not FIRST:  # those of the next tile, loaded during the sums
             o_c, m_c = own_codes(i_next, n, r + z, BN, R, mma)
-            b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0)
+            b_codes = gl.load(p_c + o_c, mask=m_c, other=0.0).to(gl.float32)
         if not READOUT:
             b_xc, b_cc = finish_sums(
                 in_flight, b_cc, p_x, b_x, d, width, s_down, s_along, i_coming, ASYNC, PIECES, BN, W
@@ -205,10 +205,10 @@ def nmf_streaming_kernel(
     programs read partial sums (`sums`), and before they read D (`copy`).
 
     x, y: b d n in bfloat16, any strides; x is read up to width, where it is zero from n on. initial, d: b d r in
-    float32, D before and after; copy: b D R in bfloat16, D for the next step. c: b n r in float32, the codes between
-    steps; last: b n r, those of the read-out. ratio: C / (D^T D C + eps) before it. sums: b programs (D + R) R. count:
-    two counters per image, zero, s_count apart. FIRST: the read-out computes the codes before it. Steps and read-out
-    are two launches: one kernel for both spills.
+    float32, D before and after; copy: b D R in bfloat16, D for the next step. c: b n r, the codes between steps; last:
+    b n r, those of the read-out, which may be c. ratio: C / (D^T D C + eps) before it. sums: b programs (D + R) R.
+    count: two counters per image, zero, s_count apart. FIRST: the read-out computes the codes before it. Steps and
+    read-out are two launches: one kernel for both spills.
     """
     W: gl.constexpr = num_warps
     WIDE: gl.constexpr = COLS if COLS < 8 else 8  # columns of a block of the sums
