@@ -24,8 +24,8 @@ from torch import Tensor
 
 from hamburger import distributed
 from hamburger.devices import free_memory
-from hamburger.errors import DataError, OptionError, check_choice, check_count, check_seed
-from hamburger.training.recipe import RESIDENT, Training
+from hamburger.errors import DataError
+from hamburger.training.recipe import Training
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -129,7 +129,6 @@ S = TypeVar("S", bound=Sample)
 
 def stays_resident(read: Callable[[int], Sample], n: int, resident: str, device: torch.device, world: int) -> bool:
     """Whether to keep the n samples on the device; "auto" compares an estimate with the free memory."""
-    check_choice("Batches", "resident", resident, RESIDENT)
     if resident != "auto":
         return resident == "yes"
     if (free := free_memory(device)) is not None:
@@ -155,6 +154,8 @@ Part = TypeVar("Part")
 class BatchLoader(ABC, Generic[Set, S, Held, Part]):
     """Yields the micro-batches of each step. `batch` counts over all processes and micro-batches.
 
+    Its options come from a recipe that `check_supervised` has passed.
+
     `resident`: "yes" keeps the whole set on the device as bytes, "no" reads files as they are needed (with `workers`
     threads, or none), "auto" keeps it where it takes less than 30 % of the GPU's free memory, or 2 GiB of main memory.
     `waited` sums the seconds that the caller waited for batches.
@@ -173,14 +174,6 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
         workers: int = 0,
         resident: str = "auto",
     ) -> None:
-        check_seed("Batches", seed)
-        for name, value, least in (("batch", batch, 1), ("accumulate", accumulate, 1), ("workers", workers, 0)):
-            check_count("Batches", name, value, least=least)
-        if batch % (world * accumulate):
-            raise OptionError(
-                f"Batches: a batch of {batch} does not divide into {world} processes times {accumulate} "
-                f"micro-batches; make it a multiple of {world * accumulate}"
-            )
         if not len(dataset.ids):
             raise DataError(f"{dataset.name}: split '{dataset.split}' is empty, there is nothing to train on")
         self.dataset, self.batch, self.seed, self.device = dataset, batch, seed, torch.device(device)

@@ -16,7 +16,7 @@ import torch
 
 from hamburger.classification.data.base import build_key, load_images, open_source, read_packed
 from hamburger.classification.data.batches import ImageBatches
-from hamburger.errors import DataError, OptionError
+from hamburger.errors import DataError
 
 
 @pytest.fixture
@@ -247,5 +247,3 @@ def test_processes_and_micro_batches_share_one_batch(tree, tmp_path, resident):
         shares.append(next(iter(feed.run(5, 6))))
     combined = torch.cat([shares[rank][part].images for part in range(2) for rank in range(2)])
     torch.testing.assert_close(combined, whole.images, rtol=0, atol=0)
-    with pytest.raises(OptionError, match="multiple of 3"):
-        ImageBatches(images, batch=8, world=3)

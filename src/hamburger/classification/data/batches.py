@@ -18,7 +18,6 @@ from torch import Tensor
 
 from hamburger.classification.data.base import ImageSet
 from hamburger.devices import PINNED, free_memory
-from hamburger.errors import OptionError
 from hamburger.training.image_files import upload
 from hamburger.training.loader import Integers, prefetch, samples_of, view_rng
 
@@ -71,11 +70,6 @@ class ImageBatches:
         workers: int = 4,
         resident: str = "auto",
     ) -> None:
-        if batch % (world * accumulate):
-            raise OptionError(
-                f"ImageBatches: batch must be a multiple of {world * accumulate}, {world} processes times {accumulate} "
-                f"micro-batches (got {batch})"
-            )
         self.set, self.batch, self.flip, self.seed = images, batch, flip, seed
         self.padding, self.device, self.workers = padding, torch.device(device), workers
         self.share = batch // (world * accumulate)

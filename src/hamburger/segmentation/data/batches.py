@@ -12,7 +12,6 @@ from hamburger.training.augment import (
     PackedImageLoader,
     PackedImages,
     PackedSample,
-    check_augmentation,
     draw_view,
     render,
     to_pixels,
@@ -44,7 +43,6 @@ class SegmentationBatches(PackedImageLoader[SegmentationSet, SegmentationBatch])
         photometric: float = 0.0,
         **options: Any,
     ) -> None:
-        check_augmentation("Batches", crop, scales, flip, photometric)
         self.crop = crop
         self.views: dict[str, Any] = {"crop": crop, "scales": scales, "flip": flip, "photometric": photometric}
         super().__init__(dataset, **options)
