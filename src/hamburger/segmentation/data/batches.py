@@ -16,7 +16,6 @@ from hamburger.training.augment import (
     render,
     to_pixels,
 )
-from hamburger.training.loader import KeyedRng
 
 
 class SegmentationBatch(NamedTuple):
@@ -51,8 +50,9 @@ class SegmentationBatches(PackedImageLoader[SegmentationSet, SegmentationBatch])
         return to_pixels(self.dataset[index])
 
     def cut(
-        self, packed: PackedImages, indices: Sequence[int], rngs: Sequence[KeyedRng], ids: list[str]
+        self, packed: PackedImages, indices: Sequence[int], step: int, places: Sequence[int], ids: list[str]
     ) -> SegmentationBatch:
+        rngs = self.rngs(step, places)
         views = [draw_view(each, packed.sizes[i], **self.views) for i, each in zip(indices, rngs, strict=True)]
         images, labels = render(packed, indices, views, crop=self.crop)
         return SegmentationBatch(images, labels, ids)
