@@ -59,7 +59,7 @@ class ClassificationTask(Task[ClassificationRecipe]):
         progress: Progress = lambda done, total: None,
     ) -> ClassificationSplits:
         data = recipe.data
-        sources = Splits.create(data, root, lambda *args, **options: open_source(*args, size=data.size, **options))
+        sources = Splits.create(self.datasets, data, root, size=data.size)
         splits = ClassificationSplits(*(load_images(source, verify=check, note=note) for source in sources))
         check_same_classes(data, splits.train.classes, splits.val.classes)
         return splits

@@ -13,7 +13,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -139,7 +138,7 @@ class Task(ABC, Generic[R]):
 
         `check` calls `check_data`, in one process of a new run.
         """
-        data = self.splits.create(recipe.data, root, partial(create_from_registry, self.datasets))
+        data = self.splits.create(self.datasets, recipe.data, root)
         if check:
             self.check_data(recipe, data, note, progress)
         return data
