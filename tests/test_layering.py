@@ -76,6 +76,8 @@ PRIVATE = {
     "torch._C._cuda_getCurrentRawStream",
     "torch._C._cuda_getDevice",
     "torch._C._len_torch_dispatch_stack",
+    "torch._dynamo",
+    "torch._dynamo.reset_code_caches",
     "torch.autograd.forward_ad._current_level",
     "torch.ops.mkldnn._linear_pointwise",
     "torch.utils._python_dispatch.TorchDispatchMode",

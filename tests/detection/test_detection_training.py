@@ -334,8 +334,8 @@ def test_splits_with_different_classes_raise(tmp_path):
     content["categories"].append({"id": 9, "name": "star"})
     write(tmp_path, "val2017", content)
     with pytest.raises(hb.DataError, match=r"'train2017' and 'val2017' differ, star in one of them only; both must"):
-        DETECTION.open(detection_recipes.create("coco-maskrcnn"), tmp_path, check=False, note=print)
+        DETECTION.open(detection_recipes.create("coco-maskrcnn"), tmp_path, check=True, note=print)
     content["categories"] = [{"id": 3, "name": "triangle"}, {"id": 7, "name": "square"}]
     write(tmp_path, "val2017", content)
     with pytest.raises(hb.DataError, match="differ, in their order"):
-        DETECTION.open(detection_recipes.create("coco-maskrcnn"), tmp_path, check=False, note=print)
+        DETECTION.open(detection_recipes.create("coco-maskrcnn"), tmp_path, check=True, note=print)

@@ -60,7 +60,7 @@ def test_label_png_has_class_values_at_the_original_size(photos, tmp_path):
         *("a.png", "c.png", "d.png"),
         *("a_overlay.jpg", "c_overlay.jpg", "d_overlay.jpg", "summary.json"),
     }
-    assert summary.done[0].row["shares"] == {"cat": 0.5, "person": 0.5}
+    assert summary.done[0]["shares"] == {"cat": 0.5, "person": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_an_image_whose_output_has_no_place_has_failed(photos, tmp_path):
     predictor = SegmentationPredictor(ByColour(), info(CLASSES), "cpu", overlay=False)
     predictor.files = {"label": lambda name: Path(f"{name}.json")}
     summary = predict_folder(predictor, find_images([photos], recursive=True), tmp_path / "out")
-    why = {Path(image).stem: why for image, why in summary.failed}
+    why = {Path(row["image"]).stem: row["reason"] for row in summary.failed}
     assert set(why) == {"b", "n" * 251, "Summary", "z"} and len(summary.done) == 4
     assert why["n" * 251].endswith("the names of its output would have more than 255 bytes; rename it")
     assert "its output would be summary.json" in why["Summary"] and "its output cannot be written" in why["z"]
@@ -112,9 +112,9 @@ def test_an_image_whose_output_has_no_place_has_failed(photos, tmp_path):
 
 def test_bad_image_does_not_stop_the_others(photos, tmp_path):
     summary = run(photos, tmp_path / "out", overlay=False)
-    assert [one.files["label"] for one in summary.done] == ["a.png", "c.png", "d.png"]
-    [(image, why)] = summary.failed
-    assert image.endswith("b.png") and "b.png: " in why
+    assert [row["label"] for row in summary.done] == ["a.png", "c.png", "d.png"]
+    [failed] = summary.failed
+    assert failed["image"].endswith("b.png") and "b.png: " in failed["reason"]
 
 
 def test_out_of_memory_fails_one_image_only(photos, tmp_path):
@@ -126,7 +126,8 @@ def test_out_of_memory_fails_one_image_only(photos, tmp_path):
 
     predictor = SegmentationPredictor(Hungry(), info(), "cpu")
     summary = predict_folder(predictor, find_images([photos]), tmp_path / "o")
-    assert len(summary.done) == 2 and "--max-pixels" in dict(summary.failed)[str(photos / "a.png")]
+    reasons = {row["image"]: row["reason"] for row in summary.failed}
+    assert len(summary.done) == 2 and "--max-pixels" in reasons[str(photos / "a.png")]
 
 
 def test_programming_errors_are_not_reported_as_bad_images(photos, tmp_path):

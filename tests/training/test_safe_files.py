@@ -25,9 +25,9 @@ from hamburger.detection.data import create_detection_set
 from hamburger.errors import DataError, shorten
 from hamburger.files import read_bytes
 from hamburger.segmentation.data import create_dataset
-from hamburger.segmentation.data.folder import read_colour_label
+from hamburger.segmentation.data.folder import index_colours
 from hamburger.stereo.data.files import read_disparity
-from hamburger.training.image_files import read_image
+from hamburger.training.image_files import read_image, read_indices
 from hamburger.training.safe_files import MAX_PIXELS, check_relative, describe, read_lines, read_npy
 from hamburger_lab.prepare_voc import read_sbd_label
 
@@ -136,7 +136,8 @@ def test_tags_of_exif_data_cannot_demand_much_memory(tmp_path):
 def test_a_label_in_colours_takes_little_more_memory_than_its_pixels(tmp_path):
     Image.new("RGB", (4096, 4096), (1, 2, 3)).save(tmp_path / "a.png")
     tracemalloc.start()
-    label = read_colour_label(tmp_path / "a.png", {0x010203: 7})
+    path = tmp_path / "a.png"
+    label = index_colours(path, read_indices(path, colours=True), {0x010203: 7})
     assert tracemalloc.get_traced_memory()[1] < 16 * label.size
     tracemalloc.stop()
     assert label.shape == (4096, 4096) and (label == 7).all()

@@ -48,8 +48,8 @@ class Info:
     side: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
-    def as_json(self, *, indent: int | None = None) -> str:
-        return encode_json({"version": VERSION, **dataclasses.asdict(self)}, indent=indent)
+    def as_json(self) -> str:
+        return encode_json({"version": VERSION, **dataclasses.asdict(self)})
 
     @classmethod
     def from_json(cls, text: str, source: str) -> Info:

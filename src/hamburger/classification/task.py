@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from hamburger.inference.export import ExportSpec
 from hamburger.training.datasets import Progress, check_same_classes
 from hamburger.training.loader import batch_options, to_layout
 from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol, Splits, describe_data
-from hamburger.training.task import Metric, Task
+from hamburger.training.task import Metric, NoteWriter, Task
 
 
 class ClassificationSplits(Splits[ImageSet]):
@@ -55,11 +55,11 @@ class ClassificationTask(Task[ClassificationRecipe]):
         root: Path | None,
         *,
         check: bool,
-        note: Callable[[str], object],
+        note: NoteWriter,
         progress: Progress = lambda done, total: None,
     ) -> ClassificationSplits:
         data = recipe.data
-        sources = Splits.create(data, root, lambda *args, **options: open_source(*args, size=data.size, **options))
+        sources = Splits.create(self.datasets, data, root, size=data.size)
         splits = ClassificationSplits(*(load_images(source, verify=check, note=note) for source in sources))
         check_same_classes(data, splits.train.classes, splits.val.classes)
         return splits

@@ -126,8 +126,8 @@ def predict(
         console.print(predict_files.table(file_predictor, summary))
     for note in predict_files.notes(file_predictor, inputs, summary, out):
         console.print(printable(note), markup=False, highlight=False, soft_wrap=True)
-    for _, why in summary.failed:
-        typer.echo(f"ham: {printable(why)}", err=True)
+    for row in summary.failed:
+        typer.echo(f"ham: {printable(row['reason'])}", err=True)
     if summary.failed and not torchrun:  # which would stop the other processes
         raise typer.Exit(2)
     if not summary.left:

@@ -8,7 +8,7 @@ One paper is one file, with a class decorated by `@contexts.register("<name>")`;
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from torch import nn
 
@@ -71,58 +71,32 @@ def create_context(name: ContextName | str, channels: int, **options: Any) -> nn
     return contexts.create(name, channels, **options)
 
 
-# -- the three Hamburgers of the paper (Geng et al., ICLR 2021) --------------------------------------------------------
+# -- Hamburgers --------------------------------------------------------------------------------------------------------
 
 
-@contexts.register("nmf")
-def nmf(channels: int, **options: Any) -> Hamburger:
-    """The Hamburger with non-negative matrix factorisation (Geng et al., ICLR 2021)."""
-    return Hamburger(channels, ham="nmf", **options)
+HAMBURGERS: dict[HamName, str] = {
+    "nmf": "The Hamburger with non-negative matrix factorisation (Geng et al., ICLR 2021).",
+    "vq": "The Hamburger with soft vector quantisation (Geng et al., ICLR 2021).",
+    "cd": "The Hamburger with concept decomposition (Geng et al., ICLR 2021).",
+    # beyond the paper
+    "hals": "The Hamburger with NMF by hierarchical alternating least squares (Cichocki and Phan, 2009).",
+    "robust": "The Hamburger with robust NMF: low-rank plus sparse (Zhang et al., 2011).",
+    "local": "The Hamburger with graph-regularised NMF on the grid of positions (Cai et al., TPAMI 2011).",
+    "windowed": "The Hamburger with a global dictionary and one for each window (ours).",
+    "learned": "The Hamburger with NMF of learned step sizes (after Gregor and LeCun, ICML 2010), trained by BPTT.",
+}
 
 
-@contexts.register("vq")
-def vq(channels: int, **options: Any) -> Hamburger:
-    """The Hamburger with soft vector quantisation (Geng et al., ICLR 2021)."""
-    return Hamburger(channels, ham="vq", **options)
+def _register_hamburger(ham: HamName, description: str) -> None:
+    def build(channels: int, **options: Any) -> Hamburger:
+        return Hamburger(channels, ham=ham, **options)
+
+    build.__doc__ = description
+    contexts.register(ham)(build)
 
 
-@contexts.register("cd")
-def cd(channels: int, **options: Any) -> Hamburger:
-    """The Hamburger with concept decomposition (Geng et al., ICLR 2021)."""
-    return Hamburger(channels, ham="cd", **options)
-
-
-# -- Hamburgers with the hams that go beyond the paper -----------------------------------------------------------------
-
-
-@contexts.register("hals")
-def hals(channels: int, **options: Any) -> Hamburger:
-    """The Hamburger with NMF by hierarchical alternating least squares (Cichocki and Phan, 2009)."""
-    return Hamburger(channels, ham="hals", **options)
-
-
-@contexts.register("robust")
-def robust(channels: int, **options: Any) -> Hamburger:
-    """The Hamburger with robust NMF: low-rank plus sparse (Zhang et al., 2011)."""
-    return Hamburger(channels, ham="robust", **options)
-
-
-@contexts.register("local")
-def local(channels: int, **options: Any) -> Hamburger:
-    """The Hamburger with graph-regularised NMF on the grid of positions (Cai et al., TPAMI 2011)."""
-    return Hamburger(channels, ham="local", **options)
-
-
-@contexts.register("windowed")
-def windowed(channels: int, **options: Any) -> Hamburger:
-    """The Hamburger with a global dictionary and one for each window (ours)."""
-    return Hamburger(channels, ham="windowed", **options)
-
-
-@contexts.register("learned")
-def learned(channels: int, **options: Any) -> Hamburger:
-    """The Hamburger with NMF of learned step sizes (after Gregor and LeCun, ICML 2010), trained by BPTT."""
-    return Hamburger(channels, ham="learned", **options)
+for _ham, _description in HAMBURGERS.items():
+    _register_hamburger(_ham, _description)
 
 
 def with_authors_version(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,4 +104,4 @@ def with_authors_version(name: str, options: Mapping[str, Any]) -> dict[str, Any
 
     For networks that follow the authors' code, whose Hamburger ends in a ReLU.
     """
-    return {"version": "v1", **options} if name in get_args(HamName) else dict(options)
+    return {"version": "v1", **options} if name in HAMBURGERS else dict(options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from hamburger.detection.data import (
     SceneBatch,
     SceneBatches,
     check_scenes,
-    create_detection_set,
     detection_sets,
 )
 from hamburger.detection.evaluate import DetectionScores, evaluate_detector
@@ -28,7 +27,7 @@ from hamburger.inference.export import ExportSpec
 from hamburger.training.datasets import Progress, check_each, check_same_classes
 from hamburger.training.loader import batch_options
 from hamburger.training.supervised import Splits, describe_data
-from hamburger.training.task import Metric, Task
+from hamburger.training.task import Metric, NoteWriter, Task
 
 
 class DetectionSplits(Splits[DetectionSet]):
@@ -45,6 +44,7 @@ class DetectionTask(Task[DetectionRecipe]):
     datasets = detection_sets
     predictor = ObjectPredictor
     visualizer = ObjectVisualizer
+    splits = DetectionSplits
     # fields of DetectionScores in evaluate.py, as they are printed
     metrics = (Metric("mask_map", "mask mAP"), Metric("box_map", "box mAP"))
     pooled = "COCO's average over ten overlaps from 0.5 to 0.95 and over classes, at most 100 objects an image"
@@ -56,24 +56,12 @@ class DetectionTask(Task[DetectionRecipe]):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def open(
-        self,
-        recipe: DetectionRecipe,
-        root: Path | None,
-        *,
-        check: bool,
-        note: Callable[[str], object],
-        progress: Progress = lambda done, total: None,
-    ) -> DetectionSplits:
-        splits = DetectionSplits.create(recipe.data, root, create_detection_set)
-        check_same_classes(recipe.data, splits.train.classes, splits.val.classes)
-        if check:
-            check_each(splits, check_scenes, progress)
-            for each in splits:
-                dropped = getattr(each, "dropped", 0)
-                if dropped:
-                    note(f"{each.name}, split '{each.split}': {dropped} invalid annotations are left out")
-        return splits
+    def check_data(self, recipe: DetectionRecipe, data: DetectionSplits, note: NoteWriter, progress: Progress) -> None:
+        check_same_classes(recipe.data, data.train.classes, data.val.classes)
+        check_each(data, check_scenes, progress)
+        for each in data:
+            if dropped := getattr(each, "dropped", 0):
+                note(f"{each.name}, split '{each.split}': {dropped} invalid annotations are left out")
 
     def build(self, recipe: DetectionRecipe, data: DetectionSplits) -> Detector:
         return self.create(**asdict(recipe.model), num_classes=len(data.train.classes))

@@ -10,9 +10,8 @@ from hamburger.generation.model import create_gan, list_gans
 from hamburger.registry import Registry, check_options
 from hamburger.training.recipe import (
     ADDED_LATER,
-    RESIDENT,
     Training,
-    check_data_options,
+    check_data,
     check_training,
     check_two_at_once,
 )
@@ -280,10 +279,7 @@ def check_gan_recipe(recipe: GanRecipe, *, processes: int = 1) -> None:
     check_options(f"{call}: model.options", create_gan, recipe.model.options)
     if misplaced := sorted(RECIPE_FIELDS & recipe.model.options.keys()):
         raise OptionError(f"{call}: {misplaced[0]} has its own field; --set model.{misplaced[0]}=... instead")
-    check_count(call, "data.workers", recipe.data.workers, least=0)
-    check_flag(call, "data.flip", recipe.data.flip)
-    check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
-    check_data_options(call, recipe.data.options)
+    check_data(call, recipe.data)
     if "size" in recipe.data.options:
         raise OptionError(f"{call}: data.options.size has its own field; --set model.resolution=... instead")
     optim = recipe.optim

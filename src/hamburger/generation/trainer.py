@@ -67,7 +67,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
         super().__init__(recipe, accelerator, folder, stop, listen, GanProgress())
         self.generator, self.discriminator = generator, discriminator
         self.networks = {"generator": generator, "discriminator": discriminator}
-        self.feed, self.classes = feed, feed.set.classes
+        self.feed, self.classes = feed, feed.dataset.classes
         self.update: Callable[[StepBatches], dict[str, Tensor]] = self.update_both
         if recipe.graph:
             self.update = GraphedStep(self.update_both)
@@ -241,7 +241,7 @@ class GanTrainer(Run[GanRecipe, GanProgress]):
             self.average.net.load_state_dict(state["average"])
 
     def data_digest(self) -> str:
-        return self.feed.set.digest
+        return str(self.feed.dataset.digest)
 
     def keep(self) -> None:
         extra = {

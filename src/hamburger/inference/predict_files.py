@@ -24,15 +24,15 @@ from hamburger.files import encode_json, parse_json, write_atomically
 from hamburger.inference.summary import (
     SUMMARY,
     THE_ONLY_SHARD,
-    Outcome,
-    PredictedImage,
+    Row,
     Shard,
     Summary,
     check_records,
+    files_of,
     join_records,
     listed_files,
     open_records,
-    read_outcomes,
+    read_rows,
 )
 from hamburger.training import image_files
 from hamburger.training.safe_files import MAX_NAME_BYTES
@@ -102,31 +102,29 @@ def predict_folder(
     kinds = {"files": list(predictor.files)} if predictor.files else {}
     settings = parse_json(encode_json(about | predictor.settings() | kinds))
     no_images = [*inputs.failed, *((path, f"{path}: {refused[path]}; rename it") for path in sorted(refused))]
-    failed = [(printable(str(path)), printable(why)) for path, why in no_images]
+    failed: list[Row] = [{"image": printable(str(path)), "reason": printable(why)} for path, why in no_images]
     names = {_key(image): set(output_names([image], predictor)) for image in images}
     check_records(out)
-    earlier = read_outcomes(out, settings, names) if resume else {}
+    earlier = read_rows(out, settings, names) if resume else {}
     out.mkdir(parents=True, exist_ok=True)
-    if images:  # earlier outcomes stay in the summary while this call runs
+    if images:  # earlier rows stay in the summary while this call runs
         rows = [earlier[image] for image in names if image in earlier]
         Summary.of(rows).write(out / SUMMARY, planned=chain.from_iterable(names.values()), **settings)
     own = shard.select(images)
-    done = {key: one for key in map(_key, own) if isinstance(one := earlier.get(key), PredictedImage)}
-    outcomes: list[Outcome] = [*done.values()]
-    own_failed = failed if shard.index == 1 else []
+    done = [row for image in own if (row := earlier.get(_key(image))) is not None and "reason" not in row]
+    summary = Summary.of([*(failed if shard.index == 1 else ()), *done])
+    known = {row["image"] for row in done}
     try:
-        with open_records(shard.path(out), settings, done, keep=resume) as records:
+        with open_records(shard.path(out), settings, done, keep=resume) as record:
             for image in own:
-                if _key(image) not in done:
-                    outcomes.append(_predict_or_fail(predictor, image, out))
-                    records.add(outcomes[-1])
+                if _key(image) not in known:
+                    record(_predict_or_fail(predictor, image, out, summary))
                 after(image)
     except BaseException:
-        if shard.count == 1 and (outcomes or failed):
-            Summary.of(outcomes, failed).write(out / SUMMARY, **settings)
+        if shard.count == 1 and (summary.done or summary.failed):
+            summary.write(out / SUMMARY, **settings)
             shard.path(out).unlink(missing_ok=True)
         raise
-    summary = Summary.of(outcomes, own_failed)
     summary.left = join_records(out, [*names], failed, settings)
     return summary
 
@@ -148,28 +146,29 @@ def _key(image: InputImage) -> str:
     return str(image.path)
 
 
-def _predict_or_fail(predictor: FilePredictor, image: InputImage, out: Path) -> Outcome:
-    """Predict one image; where that is impossible, return its path and why."""
+def _predict_or_fail(predictor: FilePredictor, image: InputImage, out: Path, summary: Summary) -> Row:
+    """Predict one image, add it to the summary and return its row: where that is impossible, with the reason."""
     try:
-        return _predict_image(predictor, image, out)
+        prediction = predictor(*image.paths)
+        files = {kind: predictor.files[kind](image.name).as_posix() for kind in prediction.files}
+        for kind, path in files.items():
+            write_atomically(out / path, prediction.files[kind])
+        row = {"image": _key(image), **files, **prediction.row}
+        summary.done.append(row)
+        summary.cells[_key(image)] = prediction.cells
+        return row
     except NotFiniteError as bad:
-        return _key(image), f"{image.path}: {bad}"
+        reason = f"{image.path}: {bad}"
     except HamburgerError as bad:
-        return _key(image), str(bad)
+        reason = str(bad)
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as taken:  # a folder `a.png` next to `a.jpg`
-        return _key(image), f"{image.path}: its output cannot be written ({taken.strerror}: {taken.filename})"
+        reason = f"{image.path}: its output cannot be written ({taken.strerror}: {taken.filename})"
     except (MemoryError, RuntimeError) as full:  # on a CPU, running out of memory raises a plain RuntimeError
         if not isinstance(full, MemoryError) and not re.search("alloc|out of memory", str(full).lower()):
             raise
-        return _key(image), f"{image.path}: the network ran out of memory; {predictor.remedy}"
-
-
-def _predict_image(predictor: FilePredictor, image: InputImage, out: Path) -> PredictedImage:
-    prediction = predictor(*image.paths)
-    files = {kind: predictor.files[kind](image.name).as_posix() for kind in prediction.files}
-    for kind, path in files.items():
-        write_atomically(out / path, prediction.files[kind])
-    return PredictedImage(_key(image), files, prediction.row, prediction.cells)
+        reason = f"{image.path}: the network ran out of memory; {predictor.remedy}"
+    summary.failed.append({"image": _key(image), "reason": reason})
+    return summary.failed[-1]
 
 
 def output_names(images: Sequence[InputImage], predictor: FilePredictor) -> list[str]:
@@ -211,9 +210,9 @@ def table(predictor: FilePredictor, summary: Summary) -> Table:
     result = Table()
     for heading in predictor.columns:
         result.add_column(heading, overflow="fold")
-    for one in summary.done[:ROWS]:
-        first = next(iter(one.files.values()), one.image)
-        cells = (first, *one.cells)[: len(predictor.columns)]  # of records that anybody may have written
+    for row in summary.done[:ROWS]:
+        first = next(iter(files_of(row, {"files": list(predictor.files)})), row["image"])
+        cells = (first, *summary.cells.get(row["image"], ()))  # only of images that this call has predicted
         result.add_row(*(escape(printable(cell)) for cell in cells))
     return result
 
@@ -222,7 +221,7 @@ def notes(predictor: FilePredictor, inputs: FoundImages, summary: Summary, out: 
     """Lines to print after the table: what was skipped, repeated or failed."""
     if len(summary.done) > ROWS:
         yield f"and {len(summary.done) - ROWS} more"
-    yield from predictor.notes([one.row for one in summary.done])
+    yield from predictor.notes(summary.done)
     if inputs.repeated:
         yield f"{len(inputs.repeated)} named more than once, predicted once: {_list_some(inputs.repeated)}"
     if inputs.left_out:

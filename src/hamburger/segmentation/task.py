@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from hamburger.inference.export import SEGMENTATION_EXPORT, ExportSpec
 from hamburger.inference.find_weights import find_weights, shipped_file
 from hamburger.layers.norm import set_bn_momentum
 from hamburger.registry import options_of
-from hamburger.segmentation.data import SegmentationSet, create_dataset, datasets
+from hamburger.segmentation.data import SegmentationSet, datasets
 from hamburger.segmentation.data.batches import SegmentationBatch, SegmentationBatches
 from hamburger.segmentation.data.checks import check_dataset
 from hamburger.segmentation.evaluate import SegmentationScores, evaluate_segmenter
@@ -29,7 +29,7 @@ from hamburger.training.datasets import Progress, check_each
 from hamburger.training.loader import batch_options, to_layout
 from hamburger.training.run_folder import BEST
 from hamburger.training.supervised import Splits, describe_data
-from hamburger.training.task import Metric, Task
+from hamburger.training.task import Metric, NoteWriter, Task
 
 SegmentationSplits = Splits[SegmentationSet]
 
@@ -82,22 +82,13 @@ class SegmentationTask(Task[SegmentationRecipe]):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def open(
-        self,
-        recipe: SegmentationRecipe,
-        root: Path | None,
-        *,
-        check: bool,
-        note: Callable[[str], object],
-        progress: Progress = lambda done, total: None,
-    ) -> SegmentationSplits:
-        splits = Splits.create(recipe.data, root, create_dataset)
-        if check:
-            find_start(recipe)  # reading the data may take minutes
-            for findings in check_each(splits, check_dataset, progress):
-                for line in findings.notes:
-                    note(line)
-        return splits
+    def check_data(
+        self, recipe: SegmentationRecipe, data: SegmentationSplits, note: NoteWriter, progress: Progress
+    ) -> None:
+        find_start(recipe)  # reading the data may take minutes
+        for findings in check_each(data, check_dataset, progress):
+            for line in findings.notes:
+                note(line)
 
     def build(self, recipe: SegmentationRecipe, data: SegmentationSplits) -> Segmenter:
         net = create_model(**asdict(recipe.model), num_classes=len(data.train.classes))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hamburger import distributed
 from hamburger.devices import to_double
-from hamburger.errors import InputError, ShapeError
+from hamburger.errors import InputError
 from hamburger.stereo.data import UNKNOWN, StereoSet
 from hamburger.training.image_files import MEAN, STD, normalise
 from hamburger.training.supervised import evaluation_mode, read_share
@@ -89,11 +89,6 @@ def sum_errors(prediction: Tensor, truth: Tensor, counted: Tensor) -> Tensor:
 
     A prediction that is not finite exceeds every bound.
     """
-    if not prediction.shape == truth.shape == counted.shape:
-        raise ShapeError(
-            f"sum_errors: prediction {tuple(prediction.shape)}, truth {tuple(truth.shape)} and mask "
-            f"{tuple(counted.shape)} must have the same shape"
-        )
     absolute = (prediction.double() - truth.double()).abs()[counted]
     exceeding = [(~(absolute <= bound)).sum().double() for bound in BOUNDS]
     return torch.stack([counted.sum().double(), absolute.sum(), *exceeding])

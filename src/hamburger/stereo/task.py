@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from hamburger.stereo.data import (
     StereoFindings,
     StereoSet,
     check_stereo,
-    create_stereo_set,
     stereo_sets,
 )
 from hamburger.stereo.evaluate import StereoScores, evaluate_stereo
@@ -30,7 +29,7 @@ from hamburger.stereo.recipe import StereoRecipe, check_stereo_recipe, stereo_re
 from hamburger.training.datasets import Progress, check_each
 from hamburger.training.loader import batch_options
 from hamburger.training.supervised import Splits, describe_data
-from hamburger.training.task import Metric, Task
+from hamburger.training.task import Metric, NoteWriter, Task
 
 MAX_DIFFERENCE = 0.05  # pixels by which equal disparities may differ in an exported file
 
@@ -62,25 +61,14 @@ class StereoTask(Task[StereoRecipe]):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def open(
-        self,
-        recipe: StereoRecipe,
-        root: Path | None,
-        *,
-        check: bool,
-        note: Callable[[str], object],
-        progress: Progress = lambda done, total: None,
-    ) -> Splits[StereoSet]:
-        splits = Splits.create(recipe.data, root, create_stereo_set)
-        if check:
-            findings, _ = check_each(splits, check_stereo, progress)
-            largest, reach = findings.largest / splits.train.shrink, recipe.model.max_disparity
-            if largest >= reach:
-                note(
-                    f"{recipe.data.name}: training disparities go up to {largest:.0f} px; pixels at or above "
-                    f"model.max_disparity = {reach} are left out; increase it or data.options.shrink to use them"
-                )
-        return splits
+    def check_data(self, recipe: StereoRecipe, data: Splits[StereoSet], note: NoteWriter, progress: Progress) -> None:
+        findings, _ = check_each(data, check_stereo, progress)
+        largest, reach = findings.largest / data.train.shrink, recipe.model.max_disparity
+        if largest >= reach:
+            note(
+                f"{recipe.data.name}: training disparities go up to {largest:.0f} px; pixels at or above "
+                f"model.max_disparity = {reach} are left out; increase it or data.options.shrink to use them"
+            )
 
     def build(self, recipe: StereoRecipe, data: Splits[StereoSet]) -> StereoNet:
         return create_stereo(**asdict(recipe.model))

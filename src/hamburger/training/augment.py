@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from hamburger.devices import to_device
-from hamburger.errors import OptionError, check_count, check_flag, check_positive
 from hamburger.training.datasets import IGNORE, Sample
-from hamburger.training.image_files import MEAN, STD, normalise, upload
+from hamburger.training.image_files import normalise, upload
 from hamburger.training.loader import BatchLoader, KeyedRng, Part, Set
 
 
@@ -85,14 +84,6 @@ class AugmentedView(NamedTuple):
     saturation: float = 1.0
 
 
-def check_augmentation(call: str, crop: int, scales: Sequence[float], flip: bool, photometric: float) -> None:
-    check_count(call, "crop", crop, least=1)
-    check_flag(call, "flip", flip)
-    check_positive(call, "photometric", photometric, zero=True, most=0.9)
-    if len(scales) != 2 or not 0 < scales[0] <= scales[1]:
-        raise OptionError(f"{call}: scales must be the smallest and the largest, above 0, got {tuple(scales)!r}")
-
-
 def draw_view(
     rng: KeyedRng,
     size: tuple[int, int],
@@ -122,8 +113,6 @@ def render(
     views: Sequence[AugmentedView],
     *,
     crop: int,
-    mean: Sequence[float] = MEAN,
-    std: Sequence[float] = STD,
 ) -> tuple[Tensor, Tensor]:
     """b samples, each in its view   ->   images b 3 crop crop, float32, and labels b crop crop, int64"""
     device = packed.pixels.device
@@ -153,7 +142,7 @@ def render(
     colours = torch.lerp(upper, lower, y_share[:, :, None, None]).movedim(-1, 1)
     if any((v.brightness, v.contrast, v.saturation) != (0.0, 1.0, 1.0) for v in views):
         colours = jitter_colours(colours, views)
-    images = normalise(colours.contiguous(), mean, std) * inside[:, None]
+    images = normalise(colours.contiguous()) * inside[:, None]
     return images, labels.masked_fill_(~inside, IGNORE)
 
 

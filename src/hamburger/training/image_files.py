@@ -71,9 +71,14 @@ def resized(height: int, width: int, side: int) -> tuple[int, int]:
     return max(1, round(height * side / longer)), max(1, round(width * side / longer))
 
 
-def read_indices(path: Path) -> Bytes:
-    """h w, the values of an index map: grey levels, or the indices of a palette. Colours raise."""
+def read_indices(path: Path, *, colours: bool = False) -> Bytes:
+    """h w, the values of an index map: grey levels, or the indices of a palette.
+
+    An RGB file raises, or with `colours` gives them.   ->   h w 3
+    """
     with _opened(path) as image:
+        if colours and image.mode in ("RGB", "RGBA"):
+            return np.array(image.convert("RGB"), np.uint8)
         if image.mode in ("L", "P", "1"):
             return np.array(image, np.uint8)
         if image.mode.startswith("I"):
@@ -95,18 +100,6 @@ def read_grey(path: Path) -> npt.NDArray[np.int32]:
         raise DataError(f"{path}: has mode {image.mode}; numbers need one grey channel of 8 or 16 bits")
 
 
-def read_mode(path: Path) -> str:
-    """Pillow's name of the pixel format, from the header: L, P, RGB, ..."""
-    with _opened(path, load=False) as image:
-        return str(image.mode)
-
-
-def read_colours(path: Path) -> Bytes:
-    """h w 3, the colours of a label file; a palette is applied."""
-    with _opened(path) as image:
-        return np.array(image.convert("RGB"), np.uint8)
-
-
 def encode_image(pixels: npt.NDArray[Any], format: str, **options: Any) -> bytes:
     """The content of an image file.   h w or h w 3"""
     from PIL import Image
@@ -117,7 +110,7 @@ def encode_image(pixels: npt.NDArray[Any], format: str, **options: Any) -> bytes
 
 
 @contextmanager
-def _opened(path: Path, *, load: bool = True) -> Iterator[Any]:
+def _opened(path: Path) -> Iterator[Any]:
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -136,8 +129,7 @@ def _opened(path: Path, *, load: bool = True) -> Iterator[Any]:
                     raise DataError(f"{path}: its pixels are floating-point numbers; save 8 or 16 bits per channel")
                 tags = getattr(image, "tag_v2", {})  # of a TIFF, whose tiles may be larger than the image
                 check_pixels(path, tags.get(TILE_WIDTH, 0), tags.get(TILE_LENGTH, 0))
-                if load:
-                    image.load()
+                image.load()
                 yield image
     except DataError:
         raise

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from hamburger import distributed
 from hamburger.devices import free_memory
-from hamburger.errors import DataError, OptionError, check_choice, check_count, check_seed
-from hamburger.training.recipe import RESIDENT, Training
+from hamburger.errors import DataError
+from hamburger.training.recipe import Training
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -110,7 +110,6 @@ def prefetch(work: Callable[[A], B], items: Iterable[A], *, workers: int, depth:
 # -- the whole data set on the device, where it fits -------------------------------------------------------------------
 
 
-GPU_SHARE = 0.3  # of free memory; concatenating takes twice as much for a moment
 CPU_BYTES = 2 * 2**30  # over all processes of a machine
 PROBED = 16
 
@@ -127,22 +126,6 @@ class Sample(Protocol):
 S = TypeVar("S", bound=Sample)
 
 
-def stays_resident(read: Callable[[int], Sample], n: int, resident: str, device: torch.device, world: int) -> bool:
-    """Whether to keep the n samples on the device; "auto" compares an estimate with the free memory."""
-    check_choice("Batches", "resident", resident, RESIDENT)
-    if resident != "auto":
-        return resident == "yes"
-    if (free := free_memory(device)) is not None:
-        return estimated_bytes(read, n) < GPU_SHARE * free
-    return device.type == "cpu" and estimated_bytes(read, n) < CPU_BYTES / world
-
-
-def estimated_bytes(read: Callable[[int], Sample], n: int) -> float:
-    """An estimate of the size of all n samples, from some spread over the set."""
-    probed = range(0, n, max(1, n // PROBED))
-    return n * sum(read(i).nbytes for i in probed) / len(probed)
-
-
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
@@ -155,10 +138,14 @@ Part = TypeVar("Part")
 class BatchLoader(ABC, Generic[Set, S, Held, Part]):
     """Yields the micro-batches of each step. `batch` counts over all processes and micro-batches.
 
+    Its options come from a recipe that `check_supervised` has passed.
+
     `resident`: "yes" keeps the whole set on the device as bytes, "no" reads files as they are needed (with `workers`
     threads, or none), "auto" keeps it where it takes less than 30 % of the GPU's free memory, or 2 GiB of main memory.
     `waited` sums the seconds that the caller waited for batches.
     """
+
+    gpu_share = 0.3  # of the free memory that resident samples may use; concatenating takes twice as much for a moment
 
     def __init__(
         self,
@@ -173,14 +160,6 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
         workers: int = 0,
         resident: str = "auto",
     ) -> None:
-        check_seed("Batches", seed)
-        for name, value, least in (("batch", batch, 1), ("accumulate", accumulate, 1), ("workers", workers, 0)):
-            check_count("Batches", name, value, least=least)
-        if batch % (world * accumulate):
-            raise OptionError(
-                f"Batches: a batch of {batch} does not divide into {world} processes times {accumulate} "
-                f"micro-batches; make it a multiple of {world * accumulate}"
-            )
         if not len(dataset.ids):
             raise DataError(f"{dataset.name}: split '{dataset.split}' is empty, there is nothing to train on")
         self.dataset, self.batch, self.seed, self.device = dataset, batch, seed, torch.device(device)
@@ -188,11 +167,17 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
         self.share = batch // (world * accumulate)
         self.waited = 0.0
         self.resident_samples: Held | None = None
-        n = len(dataset.ids)
-        if stays_resident(self.read, n, resident, self.device, world):
-            threads = max(workers, min(16, os.cpu_count() or 1))
-            samples = prefetch(self.read, range(n), workers=threads, depth=4 * threads)
-            self.resident_samples = self.hold(sample.to(self.device) for sample in samples)
+        if resident == "yes" or (resident == "auto" and self._fits()):
+            self.resident_samples = self.hold_all()
+
+    def _fits(self) -> bool:
+        """Whether all samples take little of the free memory, judged by some spread over the set."""
+        n = len(self.dataset.ids)
+        probed = range(0, n, max(1, n // PROBED))
+        size = n * sum(self.read(i).nbytes for i in probed) / len(probed)
+        if (free := free_memory(self.device)) is not None:
+            return size < self.gpu_share * free
+        return self.device.type == "cpu" and size < CPU_BYTES / self.world
 
     # -- implemented by each task --------------------------------------------------------------------------------
 
@@ -205,8 +190,18 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
         """The samples on the device, ready for `cut`."""
 
     @abstractmethod
-    def cut(self, held: Held, indices: Sequence[int], rngs: Sequence[KeyedRng], ids: list[str]) -> Part:
-        """A micro-batch of the held samples at `indices`, each in a view drawn from its own generator."""
+    def cut(self, held: Held, indices: Sequence[int], step: int, places: Sequence[int], ids: list[Any]) -> Part:
+        """A micro-batch of the held samples at `indices`, each in a view drawn for its place in the global batch."""
+
+    def hold_all(self) -> Held:
+        """The whole set on the device."""
+        threads = max(self.workers, min(16, os.cpu_count() or 1))
+        samples = prefetch(self.read, range(len(self.dataset.ids)), workers=threads, depth=4 * threads)
+        return self.hold(sample.to(self.device) for sample in samples)
+
+    def rngs(self, step: int, places: Sequence[int]) -> list[KeyedRng]:
+        """A generator for the view of each sample."""
+        return [view_rng(self.seed, step, place) for place in places]
 
     # -- iteration -----------------------------------------------------------------------------------------------
 
@@ -243,8 +238,8 @@ class BatchLoader(ABC, Generic[Set, S, Held, Part]):
             except DataError as broken:
                 raise DataError(f"the data changed during training, at step {step}: {broken}") from broken
             held, indices = self.hold(read), list(range(len(part)))
-        rngs = [view_rng(self.seed, step, place) for _, place in part]
-        return self.cut(held, indices, rngs, [self.dataset.ids[sample] for sample in samples])
+        places = [place for _, place in part]
+        return self.cut(held, indices, step, places, [self.dataset.ids[sample] for sample in samples])
 
 
 def batch_options(recipe: Any, device: torch.device) -> dict[str, Any]:

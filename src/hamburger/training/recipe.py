@@ -28,7 +28,6 @@ from hamburger.errors import (
 from hamburger.files import encode_json, parse_json
 
 ADDED_LATER = "late"  # marks fields added later: at their default they do not change a recipe's digest
-RESIDENT = ("auto", "yes", "no")
 MAX_DEPTH = 16  # of options inside options
 
 
@@ -162,11 +161,8 @@ def check_supervised(recipe: SupervisedTraining, *, processes: int) -> str:
     check_training(recipe, processes=processes)
     check_count(call, "eval_every", recipe.eval_every, least=1)
     check_choice(call, "keep", recipe.keep, ("best", "last"))
-    check_count(call, "data.workers", recipe.data.workers, least=0)
-    check_flag(call, "data.flip", recipe.data.flip)
-    check_choice(call, "data.resident", recipe.data.resident, RESIDENT)
+    check_data(call, recipe.data)
     _check_optim(call, recipe.optim)
-    check_data_options(call, recipe.data.options)
     # a recipe may come from anybody, and timm opens any file or address that its options name
     model = {**dataclasses.asdict(recipe.model), "task": getattr(recipe, "task", None), "pretrained": None}
     try:
@@ -174,6 +170,14 @@ def check_supervised(recipe: SupervisedTraining, *, processes: int) -> str:
     except ValueError as error:
         raise OptionError(f"{call}: model: {error}") from None
     return call
+
+
+def check_data(call: str, data: Any) -> None:
+    """Check the fields that the `data` of every recipe has."""
+    check_count(call, "data.workers", data.workers, least=0)
+    check_flag(call, "data.flip", data.flip)
+    check_choice(call, "data.resident", data.resident, ("auto", "yes", "no"))
+    check_data_options(call, data.options)
 
 
 RESERVED = ("known", "name", "split", "root")  # arguments of `create_from_registry`, set by --dataset, --split, --data

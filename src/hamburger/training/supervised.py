@@ -24,8 +24,9 @@ from hamburger.errors import (
     check_flag,
     check_positive,
 )
+from hamburger.registry import Registry
 from hamburger.tensors import list_tensors
-from hamburger.training.datasets import IGNORE
+from hamburger.training.datasets import IGNORE, create_from_registry
 from hamburger.training.loader import prefetch
 from hamburger.training.recipe import SupervisedTraining
 
@@ -42,9 +43,11 @@ class Splits(NamedTuple, Generic[SplitSet]):
     val: SplitSet
 
     @classmethod
-    def create(cls, data: Any, root: Path | None, create: Callable[..., SplitSet]) -> Self:
-        """Open both splits of a recipe's `data` by `create(name, split, root, **options)`."""
-        return cls(*(create(data.name, split, root, **data.options) for split in (data.train_split, data.val_split)))
+    def create(cls, known: Registry[SplitSet], data: Any, root: Path | None, **options: Any) -> Self:
+        """Open both splits of a recipe's `data`, one of the `known` sets."""
+        options = {**data.options, **options}
+        names = data.train_split, data.val_split
+        return cls(*(create_from_registry(known, data.name, split, root, **options) for split in names))
 
     def digest(self) -> str:
         """Return a digest of what decides which images a step sees and what their labels mean."""

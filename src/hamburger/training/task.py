@@ -3,9 +3,9 @@
 `ham train`, `ham eval`, `ham predict`, `ham export`, `ham report`, `ham compare` and `ham ablate` know a task only by
 its `Task` object. CONTRIBUTING.md, "Add a task", has the steps for a new one.
 
-`train` calls `check`, `open`, `build`, `info`, `batches`, `notes`; at every step `before_step`, `loss_weights` and
-`losses`; at every evaluation `evaluate` and `save`; at the end `about` and `extra_results`. `ham eval` calls `load`,
-`dataset_for`, `split`, `check_fits` and `evaluate`.
+`train` calls `check`, `open`, `check_data`, `build`, `info`, `batches`, `notes`; at every step `before_step`,
+`loss_weights` and `losses`; at every evaluation `evaluate` and `save`; at the end `about` and `extra_results`.
+`ham eval` calls `load`, `dataset_for`, `split`, `check_fits` and `evaluate`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hamburger.checkpoints.network import load_network
 from hamburger.registry import Registry
 from hamburger.training.datasets import Progress, check_classes, create_from_registry
 from hamburger.training.recipe import SupervisedTraining
-from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol
+from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol, Splits
 
 if TYPE_CHECKING:
     from hamburger.checkpoints.weights_file import Info
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from hamburger.training.visualizer import Visualizer
 
 R = TypeVar("R", bound=SupervisedTraining)
+NoteWriter = Callable[[str], object]
 
 
 # -- metrics -----------------------------------------------------------------------------------------------------------
@@ -97,6 +98,7 @@ class Task(ABC, Generic[R]):
     datasets: Registry[Any]  # by name; those whose constructor takes `root` are read from files
     predictor: type[Any] | None = None  # for `ham predict`: an inference.predict_files.FilePredictor
     visualizer: type[Visualizer] | None = None  # for the images of `ham report`
+    splits: ClassVar[type[Splits[Any]]] = Splits  # both splits of a recipe's data
     # the first decides which weights are the best; the others may be None where a data set lacks what they need
     metrics: tuple[Metric, ...]
     pooled: ClassVar[str]  # what the first metric is computed over, in words for the reader of a report
@@ -123,20 +125,28 @@ class Task(ABC, Generic[R]):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def open(
         self,
         recipe: R,
         root: Path | None,
         *,
         check: bool,
-        note: Callable[[str], object],
+        note: NoteWriter,
         progress: Progress = lambda done, total: None,
     ) -> Any:
         """The data: `train` and `val`, each with a length, and `digest()` of what decides which images a step sees.
 
-        `check` reads all of it, in one process of a new run, and raises a DataError that lists everything wrong;
-        `progress` is called with the number of images it has read, and with that of all.
+        `check` calls `check_data`, in one process of a new run.
+        """
+        data = self.splits.create(self.datasets, recipe.data, root)
+        if check:
+            self.check_data(recipe, data, note, progress)
+        return data
+
+    def check_data(self, recipe: R, data: Any, note: NoteWriter, progress: Progress) -> None:
+        """Read all of the data and raise a DataError that lists everything wrong; `note` what can be trained on.
+
+        `progress` is called with the number of images read so far, and with that of all.
         """
 
     @abstractmethod

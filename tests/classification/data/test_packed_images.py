@@ -16,7 +16,7 @@ import torch
 
 from hamburger.classification.data.base import build_key, load_images, open_source, read_packed
 from hamburger.classification.data.batches import ImageBatches
-from hamburger.errors import DataError, OptionError
+from hamburger.errors import DataError
 
 
 @pytest.fixture
@@ -202,28 +202,33 @@ def test_a_kill_while_packing_leaves_no_packed_file(tree, tmp_path):
     assert not files(cache)
 
 
+def indices(feed, step):
+    """The images of a global batch of one process."""
+    return [sample for part in feed.parts(step) for sample, _ in part]
+
+
 def test_batches_depend_on_their_number_alone():
     images = load_images(open_source("figures", "train", size=16, length=22))
     feed = ImageBatches(images, batch=8, flip=True, seed=3)
     run = [parts[0] for parts in feed.run(0, 6)]
     (later,) = next(iter(feed.run(4, 5)))
     torch.testing.assert_close(run[4].images, later.images, rtol=0, atol=0)
-    seen = np.concatenate([feed.indices(number) for number in range(11)])
+    seen = np.concatenate([indices(feed, number) for number in range(11)])
     for epoch in range(4):
         assert sorted(seen[22 * epoch : 22 * (epoch + 1)]) == list(range(22))
     assert run[0].images.min() >= -1 and run[0].images.max() <= 1
-    whole = torch.from_numpy(images.images[feed.indices(2)]).float() / 127.5 - 1
+    whole = torch.from_numpy(images.images[indices(feed, 2)]).float() / 127.5 - 1
     same = (run[2].images == whole).flatten(1).all(1)
     mirrored = (run[2].images == whole.flip(3)).flatten(1).all(1)
     assert (same | mirrored).all() and same.any() and mirrored.any()
-    assert run[2].labels.tolist() == images.labels[feed.indices(2)].tolist()
+    assert run[2].labels.tolist() == images.labels[indices(feed, 2)].tolist()
 
 
 def test_padding_crops_at_random_positions():
     images = load_images(open_source("figures", "train", size=16, length=64))
     feed = ImageBatches(images, batch=64, padding=2, seed=3)
     (batch,) = next(iter(feed.run(0, 1)))
-    padded = np.pad(images.images[feed.indices(0)], ((0, 0), (0, 0), (2, 2), (2, 2)))  # black
+    padded = np.pad(images.images[indices(feed, 0)], ((0, 0), (0, 0), (2, 2), (2, 2)))  # black
     positions = set()
     for actual, whole in zip(batch.images.numpy(), padded, strict=True):
         views = {(y, x): whole[:, y : y + 16, x : x + 16] / np.float32(127.5) - 1 for y in range(5) for x in range(5)}
@@ -243,9 +248,7 @@ def test_processes_and_micro_batches_share_one_batch(tree, tmp_path, resident):
     shares = []
     for rank in range(2):
         feed = ImageBatches(images, rank=rank, world=2, accumulate=2, **options)
-        assert (feed.resident is None) == (resident == "no")
+        assert (feed.resident_samples is None) == (resident == "no")
         shares.append(next(iter(feed.run(5, 6))))
     combined = torch.cat([shares[rank][part].images for part in range(2) for rank in range(2)])
     torch.testing.assert_close(combined, whole.images, rtol=0, atol=0)
-    with pytest.raises(OptionError, match="multiple of 3"):
-        ImageBatches(images, batch=8, world=3)

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 
 from hamburger.detection.data import Scene, SceneBatches, augment_scene, find_boxes
 from hamburger.detection.data.shapes import ShapesSet
-from hamburger.errors import OptionError
 from hamburger.training.augment import AugmentedView
 
 SCENES = ShapesSet("train", size=64, length=10)
@@ -100,5 +99,3 @@ def test_processes_and_micro_batches_share_the_global_batch():
         for id in SceneBatches(SCENES, batch=8, rank=rank, world=2, accumulate=2, **options).at(7)[part].ids
     ]
     assert ids == whole.ids
-    with pytest.raises(OptionError, match="batch of 3"):
-        SceneBatches(SCENES, batch=3, world=2, **options)

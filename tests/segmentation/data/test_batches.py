@@ -9,7 +9,7 @@ import fake_datasets
 import pytest
 import torch
 
-from hamburger.errors import DataError, OptionError
+from hamburger.errors import DataError
 from hamburger.segmentation.data import create_dataset, datasets
 from hamburger.segmentation.data.batches import SegmentationBatches
 from hamburger.training import loader
@@ -99,7 +99,8 @@ def test_without_augmentation_batches_are_the_images():
 
 def test_auto_keeps_what_fits(monkeypatch):
     assert batches().resident_samples is not None
-    assert loader.estimated_bytes(batches().read, len(SCENES)) == 10 * 32 * 32 * 4
+    monkeypatch.setattr(loader, "CPU_BYTES", 10 * 32 * 32 * 4 + 1)
+    assert batches().resident_samples is not None
     monkeypatch.setattr(loader, "CPU_BYTES", 10 * 32 * 32 * 4)
     assert batches().resident_samples is None  # not less than the limit
 
@@ -122,23 +123,6 @@ def test_a_loop_that_ends_early_leaves_no_thread():
     assert [thread for thread in threading.enumerate() if thread.name.startswith("hamburger-data")]
     run.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("hamburger-data")]
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"batch": 5, "world": 2}, "multiple of 2"),
-        ({"batch": 6, "world": 2, "accumulate": 2}, "multiple of 4"),
-        ({"scales": (2, 0.5)}, "smallest and the largest"),
-        ({"crop": 0}, "crop"),
-        ({"resident": "maybe"}, "known: auto, no, yes"),
-        ({"flip": 1}, "True or False"),
-    ],
-    ids=str,
-)
-def test_invalid_options_are_named(options, complaint):
-    with pytest.raises(OptionError, match=complaint):
-        batches(**options)
 
 
 def test_an_empty_split_cannot_train(tmp_path):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from hamburger.errors import OptionError
 from hamburger.stereo.data import StereoBatches, create_stereo_set
 from hamburger.training.image_files import MEAN, STD, normalise
 
@@ -87,15 +86,3 @@ def test_both_images_are_tinted_alike():
         solved, *_ = np.linalg.lstsq(inputs[::2], after[:, inner].T[::2], rcond=None)
         assert np.abs(inputs[1::2] @ solved - after[:, inner].T[1::2]).max() < 0.1
         assert np.abs(after - before).max() > 5
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch": 3, "world": 2}, "make it a multiple of 2"),
-        ({"resident": "maybe"}, "resident"),
-    ],
-)
-def test_invalid_options_raise(options, message):
-    with pytest.raises(OptionError, match=message):
-        batches(**options)

@@ -17,7 +17,7 @@ from hamburger.registry import Registry
 from hamburger.training.augment import AugmentedView, draw_view, interpolation_taps
 from hamburger.training.datasets import SampleSet, create_from_registry, raise_problems
 from hamburger.training.image_files import MEAN, Colour, upload
-from hamburger.training.loader import BatchLoader, KeyedRng
+from hamburger.training.loader import BatchLoader
 
 
 class Scene(NamedTuple):
@@ -127,9 +127,11 @@ class SceneBatches(BatchLoader[DetectionSet, Scene, list[Scene], SceneBatch]):
     def hold(self, samples: Iterable[Scene]) -> list[Scene]:
         return [scene.to(self.device) for scene in samples]
 
-    def cut(self, held: list[Scene], indices: Sequence[int], rngs: Sequence[KeyedRng], ids: list[str]) -> SceneBatch:
+    def cut(
+        self, held: list[Scene], indices: Sequence[int], step: int, places: Sequence[int], ids: list[str]
+    ) -> SceneBatch:
         views = []
-        for i, each in zip(indices, rngs, strict=True):
+        for i, each in zip(indices, self.rngs(step, places), strict=True):
             h, w = held[i].image.shape[-2:]
             view = draw_view(each, (h, w), crop=self.crop, scales=self.scales, flip=self.flip)
             views.append(augment_scene(held[i], view, crop=self.crop, pad=self.pad))

@@ -12,12 +12,10 @@ from hamburger.training.augment import (
     PackedImageLoader,
     PackedImages,
     PackedSample,
-    check_augmentation,
     draw_view,
     render,
     to_pixels,
 )
-from hamburger.training.loader import KeyedRng
 
 
 class SegmentationBatch(NamedTuple):
@@ -44,7 +42,6 @@ class SegmentationBatches(PackedImageLoader[SegmentationSet, SegmentationBatch])
         photometric: float = 0.0,
         **options: Any,
     ) -> None:
-        check_augmentation("Batches", crop, scales, flip, photometric)
         self.crop = crop
         self.views: dict[str, Any] = {"crop": crop, "scales": scales, "flip": flip, "photometric": photometric}
         super().__init__(dataset, **options)
@@ -53,8 +50,9 @@ class SegmentationBatches(PackedImageLoader[SegmentationSet, SegmentationBatch])
         return to_pixels(self.dataset[index])
 
     def cut(
-        self, packed: PackedImages, indices: Sequence[int], rngs: Sequence[KeyedRng], ids: list[str]
+        self, packed: PackedImages, indices: Sequence[int], step: int, places: Sequence[int], ids: list[str]
     ) -> SegmentationBatch:
+        rngs = self.rngs(step, places)
         views = [draw_view(each, packed.sizes[i], **self.views) for i, each in zip(indices, rngs, strict=True)]
         images, labels = render(packed, indices, views, crop=self.crop)
         return SegmentationBatch(images, labels, ids)

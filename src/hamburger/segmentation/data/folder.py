@@ -24,7 +24,7 @@ from hamburger.checkpoints.weights_file import MAX_SIDE, MIN_SIDE
 from hamburger.errors import DataError, OptionError, check_count, check_flag, shorten
 from hamburger.segmentation.data.base import ImageLabelPair, ImageLabelSet, datasets, list_pairs
 from hamburger.training.datasets import IGNORE, MOST_CLASSES, OUTSIDE, Sample, check_root
-from hamburger.training.image_files import Bytes, Colour, read_colours, read_indices, read_mode, resized, voc_palette
+from hamburger.training.image_files import Bytes, Colour, read_indices, resized, voc_palette
 from hamburger.training.safe_files import read_lines
 
 PACKED = np.array((1 << 16, 1 << 8, 1))  # colours @ PACKED: one number for each colour
@@ -97,8 +97,9 @@ class LabelFolder(ImageLabelSet):
         return Sample(image, sample.label[rows][:, columns].contiguous())
 
     def read_raw(self, path: Path) -> Bytes:
-        if read_mode(path) not in ("RGB", "RGBA"):
-            return read_indices(path)
+        label = read_indices(path, colours=True)
+        if label.ndim == 2:
+            return label
         if self.remapped:
             raise DataError(f"{path}: an RGB label, but remap= is for index maps; classes.txt maps colours")
         if self.colours is None:
@@ -106,7 +107,7 @@ class LabelFolder(ImageLabelSet):
                 f"{path}: an RGB label, but not every class has a colour in classes.txt; add them as "
                 f"`name red green blue`, or save the label as an index map"
             )
-        return read_colour_label(path, self.colours)
+        return index_colours(path, label, self.colours)
 
 
 def read_classes(path: Path) -> dict[str, Colour | None]:
@@ -193,9 +194,8 @@ def build_colour_table(colours: Sequence[Colour | None], ignored: Sequence[int] 
     return table
 
 
-def read_colour_label(path: Path, table: Mapping[int, int]) -> Bytes:
-    """Return the class numbers (h w) of an RGB label."""
-    colours = read_colours(path)
+def index_colours(path: Path, colours: Bytes, table: Mapping[int, int]) -> Bytes:
+    """Return the class numbers of an RGB label.   h w 3   ->   h w"""
     pixels, label = colours.reshape(-1, 3), np.empty(colours.shape[0] * colours.shape[1], np.uint8)
     values, seen = np.full(2**24, OUTSIDE, np.uint8), np.zeros(2**24, np.bool_)  # of every colour
     values[list(table)] = list(table.values())

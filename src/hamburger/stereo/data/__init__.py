@@ -166,9 +166,9 @@ class StereoBatches(PackedImageLoader[StereoSet, StereoBatch]):
         return AugmentedView(*size, top, left, self.flip and u[2] < 0.5, jitter[0], 1 + jitter[1], 1 + jitter[2])
 
     def cut(
-        self, packed: PackedImages, indices: Sequence[int], rngs: Sequence[KeyedRng], ids: list[str]
+        self, packed: PackedImages, indices: Sequence[int], step: int, places: Sequence[int], ids: list[str]
     ) -> StereoBatch:
-        views = [self.view(each, packed.sizes[i]) for i, each in zip(indices, rngs, strict=True)]
+        views = [self.view(each, packed.sizes[i]) for i, each in zip(indices, self.rngs(step, places), strict=True)]
         device = packed.pixels.device
         rows = [(packed.starts[i], v.h, v.w, v.top, v.left, v.flip) for i, v in zip(indices, views, strict=True)]
         start, h, w, top, left, flip = upload(rows, device).T.unsqueeze(-1)  # each b 1
