@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hamburger.errors import OptionError
 from hamburger.kernels.launcher import launch
-from hamburger.kernels.tiling import TileSizes, cdiv, split_positions, tile_sizes
+from hamburger.kernels.tiling import TARGET_PROGRAMS, TileSizes, cdiv, split_positions, tile_sizes
 
 
 @triton.jit
@@ -221,12 +221,20 @@ def add_parts(
 
 @triton.jit
 def partial_sums_kernel(p_sums, p_total, parts, size, FP: tl.constexpr, BLOCK: tl.constexpr):
-    """Add partial sums in order.   sums: b parts size   total: b size   Grid: b * tiles of size."""
+    """Add partial sums, in a fixed order.   sums: b parts size   total: b size   Grid: b * tiles of size.
+
+    Every FP-th part goes to the same of FP sums, which are added at the end: one reduction between threads.
+    """
     tiles = tl.cdiv(size, BLOCK)
     i_b = (tl.program_id(0) // tiles).to(tl.int64)
     o = tl.program_id(0) % tiles * BLOCK + tl.arange(0, BLOCK)
-    # a part has one row of `size` numbers
-    b_sum = add_parts(p_sums + i_b * parts * size, parts, 1, tl.arange(0, 1), 1, o, size, 1, BLOCK, FP)
+    o_p = tl.arange(0, FP).to(tl.int64)
+    p_sums += i_b * parts * size + o_p[:, None] * size + o[None, :]
+    b_sum = tl.zeros([FP, BLOCK], tl.float32)
+    for i_p in range(0, parts, FP):
+        # FP BLOCK
+        b_sum += tl.load(p_sums, mask=(i_p + o_p < parts)[:, None] & (o < size)[None, :], other=0.0)
+        p_sums += FP * size
     tl.store(p_total + i_b * size + o, tl.sum(b_sum, axis=0).to(p_total.dtype.element_ty), mask=o < size)
 
 
@@ -370,13 +378,15 @@ def sum_over_positions(x: Tensor, codes: Tensor, t: TileSizes, kind: str, *, gra
 
 
 def add_partial_sums(sums: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Add over the parts, in order.   b parts ... (float32)   ->   b ..., of that dtype"""
+    """Add over the parts, in a fixed order.   b parts ... (float32)   ->   b ..., of that dtype"""
     out = sums.new_empty(sums.shape[0], *sums.shape[2:], dtype=dtype)
     size = out[0].numel()
+    # few numbers in many parts, such as the gradient of a bias: narrow tiles, for more programs and shorter loops
+    block = 64 if len(sums) * cdiv(size, 64) >= TARGET_PROGRAMS // 2 else 8
     launch(
         # all on the first axis: the others end at 65,535, and the gradient of a wide bread has more tiles
-        partial_sums_kernel, (len(sums) * cdiv(size, 64),),
-        sums, out, sums.shape[1], size, FP=32, BLOCK=64, num_warps=4,
+        partial_sums_kernel, (len(sums) * cdiv(size, block),),
+        sums, out, sums.shape[1], size, FP=2048 // block, BLOCK=block, num_warps=4,
     )  # fmt: skip
     return out
 
