@@ -384,3 +384,24 @@ def test_half_precision_of_any_scale_stays_finite(name, scale):
     assert all(p.grad.isfinite().all() for p in layer.parameters())
     with torch.no_grad(), torch.autocast("cuda", dtype=torch.float16):
         assert layer.eval()(z).isfinite().all()
+
+
+@pytest.mark.parametrize("ham", ["nmf", "vq", "cd"])
+def test_a_training_step_as_a_cuda_graph(ham):
+    """torch.cuda.make_graphed_callables: the values and gradients of the layer, whatever was captured before."""
+    torch.manual_seed(0)
+    layer = hb.Hamburger(64, ham=ham, rank=8, init="fixed").cuda().train()
+    plain = copy.deepcopy(layer)
+    sample = torch.randn(2, 64, 15, 17, device="cuda", requires_grad=True)
+    graphed = torch.cuda.make_graphed_callables(layer, (sample,))
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = torch.randn_like(sample)
+        results = []
+        for module in (graphed, plain):
+            z = x.clone().requires_grad_()
+            y = module(z)
+            parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            results.append([y, *torch.autograd.grad(y.square().sum(), [z, *parameters])])
+        for actual, expected in zip(*results, strict=True):
+            assert_close(actual, expected)
