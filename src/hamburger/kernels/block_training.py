@@ -128,7 +128,7 @@ def gradients(
         dx, dlower = _lower_bread_backward(back.ds, dz, x, lower, dtype, fresh=plan.rectify, needs=needs)
         return dx, dlower, dbias, dupper, back.dgamma, back.dbeta
 
-    with full_precision(dy.device.type), device_of(dy):
+    with device_of(dy):
         grads = launch_cached(
             solve, (dy, *saved, *packed.memory), "train backward", plan, packed.layout, common.tf32_enabled(), *needs
         )
@@ -144,10 +144,11 @@ def _lower_bread_backward(
     """
     dx, dlower = ds.new_empty(0), ds.new_empty(0)
     if block_launches.uses_cublas(dtype):
-        if needs[1]:
-            dlower = block.sum_over_samples(torch.bmm(dz, x.to(dz.dtype).mT), lower.dtype)
-        if needs[0]:
-            dx = block.input_gradient(x, lower.to(dz.dtype), dz) + ds
+        with full_precision(ds.device.type):
+            if needs[1]:
+                dlower = block.sum_over_samples(torch.bmm(dz, x.to(dz.dtype).mT), lower.dtype)
+            if needs[0]:
+                dx = block.input_gradient(x, lower.to(dz.dtype), dz) + ds
         return dx, dlower
     if needs[1]:
         dlower = block_launches.weight_backward(dz, x, torch.float32, common.product_kind(dtype))
