@@ -185,10 +185,23 @@ def test_files_of_another_call_are_not_continued(tmp_path):
 
 def test_a_journal_counts_only_items_that_exist(tmp_path):
     done = []
-    for claim in (-1, 4, 10**30, 1.5, "1", None):
+    for claim in (-1, 4, 10**30, 1.0, 1.5, "1", True, None):
         (tmp_path / "journal").write_text(json.dumps({"plan": {}, "done": claim}))
         run_with_journal(tmp_path / "journal", {}, [(3, done.append)], lambda now, total: None)
-    assert done == [0, 1, 2] * 6
+    assert done == [0, 1, 2] * 8
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_part_of_a_map_that_finds_no_space_is_an_error(tmp_path):
+    import resource
+
+    map_file, limits = DiskMap(tmp_path / "map", 4, 4, 1, np.uint8), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            map_file.write(0, 0, torch.ones(4, 4, 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 # -- what cannot be computed in tiles ----------------------------------------------------------------------------------
