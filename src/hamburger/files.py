@@ -227,7 +227,7 @@ def read_text(path: Path, call: str, *, most: int = 2**20) -> str:
         raise DataError(f"{call}: {path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
-def read_json_object(path: Path, call: str, *, most: int = 2**26) -> dict[str, Any]:
+def read_json_object(path: Path, call: str, *, most: int = 2**24) -> dict[str, Any]:
     """The object in a JSON file; DataError where it holds something else."""
     text = read_text(path, call, most=most)
     try:
