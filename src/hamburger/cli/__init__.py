@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -19,6 +20,8 @@ EXTRAS = {
 
 def main() -> None:
     """Run `ham` with the arguments of the process; end it with the exit status."""
+    if os.environ.get("COLUMNS") == "0":  # of a shell whose terminal has no size; tables would be empty
+        del os.environ["COLUMNS"]
     try:
         import typer
 
