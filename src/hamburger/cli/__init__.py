@@ -7,7 +7,7 @@ import sys
 from typing import Any, NoReturn
 
 from hamburger.errors import HamburgerError, Interrupted, install_extra, name_lab_package, printable
-from hamburger.startup import end_startup
+from hamburger.startup import end_startup, start_shutdown
 
 # packages that commands import, and the extra that installs each
 EXTRAS = {
@@ -52,9 +52,11 @@ def main() -> None:
         status = 130  # newer versions of typer return it
     if status == 130:
         _stop("interrupted", status=130)
+    start_shutdown()
     sys.exit(status or 0)
 
 
 def _stop(message: str, status: int = 2) -> NoReturn:
+    start_shutdown()
     sys.stderr.write(f"ham: {printable(message)}\n")
     sys.exit(status)
