@@ -338,6 +338,20 @@ def test_a_tiff_gives_the_labels_of_its_pixels(tmp_path):
 
 
 @needs_tifffile
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_tiles_without_data_are_black(compression, tmp_path):
+    import tifffile
+
+    path, image = tmp_path / "a.tif", np.full((64, 64, 3), 7, np.uint8)
+    tifffile.imwrite(path, image, photometric="rgb", tile=(32, 32), compression=compression)
+    with tifffile.TiffFile(path, mode="r+") as file:
+        tag = file.pages[0].tags["TileByteCounts"]
+        tag.overwrite((0, *tag.value[1:]))
+    pixels = open_large_image(path).read(0, 64, 0, 64)
+    assert not pixels[:, :32, :32].any() and (pixels[:, 32:] == 7).all() and (pixels[:, :, 32:] == 7).all()
+
+
+@needs_tifffile
 def test_hostile_tiffs_are_clean_errors(tmp_path):
     import zlib
 
