@@ -65,6 +65,23 @@ def test_closed_streams_read_and_write_nothing(closed, tmp_path):
     assert (tmp_path / "written").read_text() == "True True"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_an_interrupt_while_python_exits_says_so_in_one_line(tmp_path):
+    script = tmp_path / "ham.py"
+    script.write_text(
+        f"import atexit, signal\nexec(open({startup.__file__!r}).read())\nend_startup()\nstart_shutdown()\n"
+        "atexit.register(signal.raise_signal, signal.SIGINT)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-S", script],
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "ham: interrupted\n")
+
+
 @pytest.mark.full
 def test_programs_that_import_the_library_keep_their_signals(tmp_path):
     script = tmp_path / "program.py"

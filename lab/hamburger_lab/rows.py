@@ -111,6 +111,9 @@ def check_types(row: Row, where: str) -> None:
         )
         if wrong:
             raise DataError(f"claims: {where}: {name} cannot be {shorten(value)}; fix the row or measure it again")
+        if name == "angles":
+            for measured in value or ():
+                check_types(measured, where)
 
 
 def is_list_of(value: object, kind: type) -> bool:

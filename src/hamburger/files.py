@@ -227,9 +227,9 @@ def read_text(path: Path, call: str, *, most: int = 2**20) -> str:
         raise DataError(f"{call}: {path} is not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
-def read_json_object(path: Path, call: str) -> dict[str, Any]:
+def read_json_object(path: Path, call: str, *, most: int = 2**24) -> dict[str, Any]:
     """The object in a JSON file; DataError where it holds something else."""
-    text = read_text(path, call, most=2**26)
+    text = read_text(path, call, most=most)
     try:
         value = parse_json(text)
     except ValueError as broken:

@@ -32,6 +32,18 @@ def end_startup() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def interrupt_on_sigterm() -> None:
+    """From now on SIGTERM acts as Ctrl-C, which deletes temporary folders."""
+    if RUNS_HAM:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def start_shutdown() -> None:
+    """From now on Ctrl-C ends the process as it did at the start: Python prints a traceback while it exits."""
+    if RUNS_HAM and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
 def open_closed_streams() -> None:
     """Open standard streams that the caller has closed (`ham ... 2>&-`): they read and write nothing.
 
@@ -46,7 +58,8 @@ def open_closed_streams() -> None:
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
-if _is_ham():
+RUNS_HAM = _is_ham()
+if RUNS_HAM:
     open_closed_streams()
-if _is_ham() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
+if RUNS_HAM and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
     signal.signal(signal.SIGINT, _end)

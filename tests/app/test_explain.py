@@ -8,7 +8,7 @@ import torch
 import hamburger as hb
 from hamburger.app.explain import MAX_SIDE, Model, change_ham, draw_heat, explain, find_atom, shrink
 from hamburger.checkpoints.weights_file import Info
-from hamburger.errors import InputError
+from hamburger.errors import InputError, OptionError
 from hamburger.segmentation.model import create_model, save_weights
 
 CPU = torch.device("cpu")
@@ -107,6 +107,15 @@ def test_a_changed_ham_starts_from_columns(rank):
     layer, x = hb.HamLayer(hb.NMF(rank=4), 8, init="columns").eval(), torch.rand(1, 8, 30)
     expected = hb.decompose(x, hb.NMF(rank=rank), steps=5, bases="columns").reconstruction
     torch.testing.assert_close(change_ham(layer, 5, rank)(x), expected)
+
+
+@pytest.mark.parametrize("rank", [4, 6, 8, 9, 16])
+def test_a_changed_ham_keeps_the_rank_of_its_windows(rank):
+    layer = hb.HamLayer(hb.Windowed(rank=8, local_rank=3, window=2), 8).eval()
+    changed = change_ham(layer, 2, rank)
+    assert changed(torch.rand(1, 8, 4, 4)).shape == (1, 8, 4, 4) and changed.ham.local_rank == 3
+    with pytest.raises(OptionError, match=r"local_rank must be below the rank 3, .*; lower it or raise the rank"):
+        change_ham(layer, 2, 3)
 
 
 def test_heads_have_atoms_of_their_own(tmp_path, image):

@@ -247,15 +247,21 @@ def fetch(url, body=None, content_type="application/json"):
 
 def send(address, path, steps):
     """What the server answers to an event that a script sends: success, and the outputs."""
+    session = post(address, path, steps)
+    stream = fetch(f"{address}/gradio_api/queue/data?session_hash={session}")
+    events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: ")]
+    done = next(event for event in events if event["msg"] == "process_completed")
+    return done["success"], json.dumps(done["output"])
+
+
+def post(address, path, steps):
+    """Send the event that shows a photo; return the name of its session."""
     config = json.loads(fetch(f"{address}/config"))
     show = max(config["dependencies"], key=lambda event: len(event["outputs"]))["id"]
     image = {"path": str(path), "meta": {"_type": "gradio.FileData"}}
     body = {"data": [image, steps, 4], "fn_index": show, "session_hash": str(time.monotonic_ns())}
     fetch(f"{address}/gradio_api/queue/join", json.dumps(body).encode())
-    stream = fetch(f"{address}/gradio_api/queue/data?session_hash={body['session_hash']}")
-    events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: ")]
-    done = next(event for event in events if event["msg"] == "process_completed")
-    return done["success"], json.dumps(done["output"])
+    return body["session_hash"]
 
 
 def upload_by_script(address, path):
@@ -267,13 +273,14 @@ def upload_by_script(address, path):
 
 def test_forged_events_read_no_other_file_and_solve_within_bounds(weights, tmp_path):
     photo = SAMPLES / "coffee.jpg"
-    with served(weights[0], folder=tmp_path, errors=["InvalidPathError: ", "exceptions.Error: "]) as address:
+    with served(weights[0], folder=tmp_path, errors=["InvalidPathError: "]) as address:
         uploaded = upload_by_script(address, photo)
         assert send(address, uploaded, 3)[0]
         shutil.copy(photo, tmp_path / "private.jpg")
         success, output = send(address, tmp_path / "private.jpg", 3)
         assert not success and "private_overlay" not in output
-        assert not send(address, uploaded, 10**9)[0]
+        for steps in (10**9, -1, 2.5, "3", None, float("nan")):
+            assert "K, steps of the ham must be a whole number from 0 to 20" in send(address, uploaded, steps)[1]
 
 
 def test_a_photo_is_an_upload_even_where_an_event_does_not_say_it_is_a_file(tmp_path, monkeypatch):
@@ -288,9 +295,17 @@ def test_a_photo_is_an_upload_even_where_an_event_does_not_say_it_is_a_file(tmp_
         shutil.copy(SAMPLES / "coffee.jpg", path)
     image = gradio.Image()
     assert check_input(image, None) is None and check_input(image, {"path": str(uploaded)}) == str(uploaded)
-    for path in (photo, tmp_path / "uploads" / ".." / photo.name):
+    for path in (photo, tmp_path / "uploads" / ".." / photo.name, tmp_path / "uploads" / "a\0b"):
         with pytest.raises(InputError, match="must be uploaded"):
             check_input(image, {"path": str(path)})
+
+
+def test_uploads_are_deleted_though_the_network_computes(weights, tmp_path):
+    with served(weights[0], folder=tmp_path) as address:
+        photos = [upload_by_script(address, photo) for photo in SAMPLES.glob("*.jpg")]
+        for photo in photos * 2:
+            post(address, photo, 3)
+        time.sleep(0.1)  # the end of `served` checks that nothing is left
 
 
 @pytest.mark.parametrize("fault", ["task", "port"])

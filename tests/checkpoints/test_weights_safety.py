@@ -94,6 +94,7 @@ def test_what_a_file_could_not_hold_is_refused_when_it_is_saved(tmp_path):
         ({"context_options": {"sizes": [1, 257]}}, "context_options.sizes must be a number of at most 64"),
         ({"context_options": {"scales": [65]}}, "context_options.scales must be a number of at most 64"),
         ({"proposals": 2**16}, "proposals must be a number of at most 8192"),
+        ({"max_disparity": 2048}, "max_disparity must be a number of at most 1024"),
         ({"pretrained": "w.pth"}, "pretrained must be empty"),
         ({"output_stride": {"a": 1}}, "output_stride must not be an object"),
     ):

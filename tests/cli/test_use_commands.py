@@ -187,6 +187,9 @@ def test_a_malformed_weights_file_is_one_line_and_status_2(change, ham, photos, 
         {"data_options": 5},
         {"data_options": {"name": 1}},
         {"val_split": 7},
+        {"data": "x"},
+        {"data_options": {"x": 1}},
+        {"val_split": "x"},
     ],
 )
 def test_weights_that_describe_their_data_badly_are_one_line(extra, ham, tmp_path):
@@ -196,7 +199,12 @@ def test_weights_that_describe_their_data_badly_are_one_line(extra, ham, tmp_pat
     path = tmp_path / "net.safetensors"
     path.write_bytes(replace_metadata(good_file("segmentation"), json.dumps(values)))
     status, out, err = ham("eval", path, "--device", "cpu")
-    assert (status, out) == (2, "") and err.startswith("ham: ") and err.count("\n") == 1
+    assert (status, out) == (2, "") and err.startswith(f"ham: eval: {path}") and err.count("\n") == 1
+
+
+def test_a_terminal_without_a_size_shows_tables(ham, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "List the registered names" in ham("list", "--help")[1]
 
 
 def test_class_names_are_no_markup_in_the_table_of_scores(run_folder, monkeypatch):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import time
 
 import numpy as np
 import onnx
@@ -18,6 +20,7 @@ from torch import nn
 
 from hamburger.errors import ExportError, InputError, OptionError
 from hamburger.inference.export import Agreement, compare, export, generated_image
+from hamburger.segmentation.model import create_model, save_weights
 
 OTHER = (2, 3, 41, 70)
 
@@ -133,6 +136,24 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.full
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_terminated_export_leaves_no_file(tmp_path):
+    net = create_model(num_classes=len(CLASSES), backbone="tiny", output_stride=4, head_options={"width": 8})
+    save_weights(tmp_path / "net.safetensors", net, info())
+    out = tmp_path / "out" / "net.pt2"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hamburger", "export", tmp_path / "net.safetensors", "--format", "pt2", "--out", out],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while process.poll() is None and not list(out.parent.glob(f".{out.name}.*/")):
+        time.sleep(0.01)
+    process.terminate()
+    assert process.communicate(timeout=60)[1] == "ham: interrupted\n" and process.returncode == 130
+    assert not any(out.parent.iterdir())
 
 
 def test_export_that_differs_from_torch_raises(tmp_path, monkeypatch):

@@ -63,6 +63,15 @@ def test_a_broken_file_is_named(make_run, file, content, says):
     assert str(run / file) in str(caught.value)
 
 
+@pytest.mark.parametrize(("file", "size"), [("result.json", 2**24), ("metrics.jsonl", 2**26)])
+def test_a_file_that_would_fill_the_memory_is_not_read(make_run, file, size):
+    run = make_run("nmf")
+    with (run / file).open("wb") as written:
+        written.truncate(size + 1)
+    with pytest.raises(HamburgerError, match=rf"{file}: has {size + 1:,} bytes; at most {size:,} are read"):
+        read_run(run)
+
+
 def test_a_folder_that_is_not_a_run_is_an_error(tmp_path):
     with pytest.raises(RunError, match="is not a run folder"):
         read_runs([tmp_path / "nowhere"])

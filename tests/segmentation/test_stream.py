@@ -185,10 +185,23 @@ def test_files_of_another_call_are_not_continued(tmp_path):
 
 def test_a_journal_counts_only_items_that_exist(tmp_path):
     done = []
-    for claim in (-1, 4, 10**30, 1.5, "1", None):
+    for claim in (-1, 4, 10**30, 1.0, 1.5, "1", True, None):
         (tmp_path / "journal").write_text(json.dumps({"plan": {}, "done": claim}))
         run_with_journal(tmp_path / "journal", {}, [(3, done.append)], lambda now, total: None)
-    assert done == [0, 1, 2] * 6
+    assert done == [0, 1, 2] * 8
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_part_of_a_map_that_finds_no_space_is_an_error(tmp_path):
+    import resource
+
+    map_file, limits = DiskMap(tmp_path / "map", 4, 4, 1, np.uint8), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: .*map"):
+            map_file.write(0, 0, torch.ones(4, 4, 1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 # -- what cannot be computed in tiles ----------------------------------------------------------------------------------
@@ -322,6 +335,20 @@ def test_a_tiff_gives_the_labels_of_its_pixels(tmp_path):
     tifffile.imwrite(tmp_path / "a.tif", image.permute(1, 2, 0).numpy(), photometric="rgb", tile=(32, 32))
     labels = hb.stream(net, tmp_path / "a.tif", device="cpu", max_pixels=SMALL)
     assert torch.equal(labels, hb.stream(net, image, device="cpu", max_pixels=SMALL))
+
+
+@needs_tifffile
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_tiles_without_data_are_black(compression, tmp_path):
+    import tifffile
+
+    path, image = tmp_path / "a.tif", np.full((64, 64, 3), 7, np.uint8)
+    tifffile.imwrite(path, image, photometric="rgb", tile=(32, 32), compression=compression)
+    with tifffile.TiffFile(path, mode="r+") as file:
+        tag = file.pages[0].tags["TileByteCounts"]
+        tag.overwrite((0, *tag.value[1:]))
+    pixels = open_large_image(path).read(0, 64, 0, 64)
+    assert not pixels[:, :32, :32].any() and (pixels[:, 32:] == 7).all() and (pixels[:, :, 32:] == 7).all()
 
 
 @needs_tifffile

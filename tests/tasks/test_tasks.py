@@ -68,6 +68,13 @@ def test_weights_store_their_validation_split(name):
     assert task_of(recipe).info(recipe, SimpleNamespace(train=some, val=some)).extra["val_split"] == "held-out"
 
 
+@pytest.mark.parametrize("task", ["segmentation", "classification", "detection", "stereo"])
+def test_options_of_a_context_that_was_removed_count_for_nothing(task):
+    recipe = small_tasks.small(task, "model.context=none", "model.context_options.rank=2")
+    opened = task_of(recipe).open(recipe, None, check=False, note=print)
+    assert task_of(recipe).build(recipe, opened).config["context"] is None
+
+
 def test_score_knows_if_higher_is_better():
     share = Metric("miou", "mIoU")
     assert share.is_better(0.7, 0.6) and not share.is_better(0.6, 0.6) and not share.is_better(0.5, 0.6)

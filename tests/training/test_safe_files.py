@@ -27,7 +27,7 @@ from hamburger.files import read_bytes
 from hamburger.segmentation.data import create_dataset
 from hamburger.segmentation.data.folder import index_colours
 from hamburger.stereo.data.files import read_disparity
-from hamburger.training.image_files import read_image, read_indices
+from hamburger.training.image_files import check_tags, read_image, read_indices
 from hamburger.training.safe_files import MAX_PIXELS, check_relative, describe, read_lines, read_npy
 from hamburger_lab.prepare_voc import read_sbd_label
 
@@ -131,6 +131,13 @@ def test_tags_of_exif_data_cannot_demand_much_memory(tmp_path):
     assert read_image(tmp_path / "a.png").shape == (3, 8, 16)
     assert tracemalloc.get_traced_memory()[1] < 2**25
     tracemalloc.stop()
+
+
+def test_a_tiff_of_too_many_tiles_is_refused(tmp_path):
+    path, tile_offsets = tmp_path / "a.tif", (324, 4, 2**20 + 1, 8)
+    path.write_bytes(struct.pack("<2sHIHHHII", b"II", 42, 8, 1, *tile_offsets) + bytes(4))
+    with path.open("rb") as file, pytest.raises(DataError, match="has 1,048,577 numbers in a tag; at most 1,048,576"):
+        check_tags(path, file)
 
 
 def test_a_label_in_colours_takes_little_more_memory_than_its_pixels(tmp_path):

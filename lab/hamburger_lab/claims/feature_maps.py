@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from hamburger.environment import describe_environment
-from hamburger.errors import OptionError
+from hamburger.errors import DataError, OptionError
 from hamburger.inference.find_weights import find_weights
 from hamburger.inspect.activations import record_activations
 from hamburger.inspect.solves import code_maps, list_ham_layers
 from hamburger.registry import options_of
 from hamburger.report.html import Markup, colourise, encode_image, heading, paragraph, shrink, tiles
-from hamburger.segmentation import load_weights
-from hamburger.segmentation.data import create_dataset, datasets
+from hamburger.segmentation.data import datasets
+from hamburger.tasks.evaluate import open_evaluation
 from hamburger.training.image_files import normalise
 from hamburger_lab.ablations.context_statistics import CONTEXT
 
@@ -34,11 +34,10 @@ def make_feature_maps(runs: Sequence[Path], data: Path | None = None, *, images:
     entries: list[dict[str, Any]] = []
     name = ""
     for run in runs:
-        net, info = load_weights(find_weights(run))
-        if CONTEXT not in dict(net.named_modules()):
+        opened = open_evaluation(find_weights(run), data=data, device="cpu")
+        net, info, name, split = opened.net, opened.info, opened.data, opened.images
+        if opened.task.name != "segmentation" or CONTEXT not in dict(net.named_modules()):
             raise OptionError(f"feature-maps: the network of {run} has no context; leave it out")
-        name = info.extra["data"]
-        split = create_dataset(name, "val", data, **info.extra.get("data_options", {}))
         order = torch.randperm(len(split), generator=torch.Generator().manual_seed(SEED)).tolist()
         for index in order[:images]:
             sample = split[index]
@@ -84,8 +83,23 @@ def _render_maps(*maps: Tensor) -> str:
     return encode_image((255 * torch.cat(parts, dim=2)).round().to(torch.uint8))
 
 
-def feature_maps_html(study: FeatureMapStudy) -> Markup:
-    """Return the images of one file as HTML."""
+def feature_maps_html(name: str, study: FeatureMapStudy) -> Markup:
+    """Return the images of one file as HTML; raise on a file that somebody else wrote, or that names files to load."""
+    try:
+        return _show_study(study)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise DataError(
+            f"claims: {name}.json was not written by `ham feature-maps`; write it again, or remove it"
+        ) from None
+
+
+def _show_tiles(entries: Sequence[tuple[str, str]]) -> Markup:
+    if not all(uri.startswith("data:image/") for uri, _ in entries):
+        raise ValueError("an image outside the file")
+    return tiles(entries)
+
+
+def _show_study(study: FeatureMapStudy) -> Markup:
     first = study["entries"][0]["channels"][0]["of"]
     parts = [
         heading(f"Feature maps and atoms: {study['data']}"),
@@ -101,8 +115,8 @@ def feature_maps_html(study: FeatureMapStudy) -> Markup:
         parts.append(heading(f"{entry['run']}, image {entry['image']}"))
         sizes = ["before {:.2g}, after {:.2g}".format(*one["sizes"]) for one in entry["channels"]]
         maps = [(one["maps"], f"{one['place']}: {size}") for one, size in zip(entry["channels"], sizes, strict=True)]
-        parts.append(tiles(maps))
+        parts.append(_show_tiles(maps))
         row = [(entry["pixels"], "the image")] if entry["pixels"] else []
         row += [(one["map"], f"atom: {100 * one['share']:.1f} %") for one in entry["atoms"]]
-        parts.append(tiles(row) if row else Markup())
+        parts.append(_show_tiles(row) if row else Markup())
     return Markup("".join(parts))

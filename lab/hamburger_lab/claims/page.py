@@ -294,7 +294,7 @@ def family_tables(results: Results, family: str) -> Markup:
         parts.append(side_by_side(*filter(None, drawn)))
     if family == "inside":
         parts += [
-            feature_maps.feature_maps_html(study)
+            feature_maps.feature_maps_html(name, study)
             for name, study in results.studies.items()
             if name.startswith("feature_maps_")
         ]

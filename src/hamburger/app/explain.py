@@ -123,8 +123,8 @@ def change_ham(ham: HamLayer, steps: int, rank: int) -> HamLayer:
     changed.ham, changed.eval_steps = replace(ham.ham, rank=rank), steps
     if ham.dictionary.init != COLUMNS:
         bases: Tensor = ham.dictionary.bases.data  # type: ignore[assignment]
-        further = replace(ham.ham, rank=max(1, rank - ham.ham.rank))
-        drawn = further.draw(*bases.shape[:2], like=bases, generator=torch.Generator().manual_seed(0))
+        # of the new rank, since a smaller one might not fit the ham's other options
+        drawn = changed.ham.draw(*bases.shape[:2], like=bases, generator=torch.Generator().manual_seed(0))
         changed.dictionary.bases.data = torch.cat([bases, drawn], 2)[:, :, :rank]
     return changed
 

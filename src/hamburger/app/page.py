@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import tempfile
@@ -21,7 +22,8 @@ from torch import Tensor
 
 from hamburger.app import explain
 from hamburger.app.explain import Explanation, Model, Solve, shrink
-from hamburger.errors import HamburgerError, InputError, OptionError, check_count, printable
+from hamburger.errors import HamburgerError, InputError, OptionError, check_count, printable, shorten
+from hamburger.files import is_number
 from hamburger.inference.predict_files import read_image
 from hamburger.inspect.plots import plot_spectrum
 from hamburger.segmentation.predict import TRANSPARENT, blend_labels, draw_overlay_jpeg
@@ -32,6 +34,7 @@ HERE = Path(__file__).parent
 ATOMS = 12  # heat maps in the gallery
 HEIGHT = 320  # pixels of an image on the page
 FLAGS = ("ANALYTICS_ENABLED", "SHARE", "SSR_MODE", "MCP_SERVER", "RUN_HISTORY")  # of Gradio, all off
+COMPUTING = threading.Lock()  # held while a network runs and writes files
 NARROW: dict[str, Any] = {"min_width": 280}  # columns that fit a telephone
 
 
@@ -40,7 +43,7 @@ def serve(models: Sequence[Model], *, host: str, port: int, ready: Callable[[str
     check_count("app", "port", port, least=1, most=65535)
     fonts = ["system-ui", "sans-serif"]
     theme = gr.themes.Default(primary_hue="orange", neutral_hue="stone", font=fonts, font_mono=["monospace"])
-    with tempfile.TemporaryDirectory(prefix="ham-app-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ham-app-", ignore_cleanup_errors=True) as folder:
         os.environ |= {"GRADIO_TEMP_DIR": str(Path(folder).resolve()), **{f"GRADIO_{flag}": "False" for flag in FLAGS}}
         options: dict[str, Any] = {"server_name": host, "server_port": port, "max_file_size": MAX_FILE_BYTES}
         options |= {"theme": theme, "css_paths": HERE / "style.css", "footer_links": [], "enable_monitoring": False}
@@ -49,8 +52,15 @@ def serve(models: Sequence[Model], *, host: str, port: int, ready: Callable[[str
             address = page.launch(prevent_thread_lock=True, quiet=True, share=False, **options)[1]
         except OSError:
             raise OptionError(f"app: cannot listen on port {port} of {host}; choose another with --port") from None
-        ready(address)
-        threading.Event().wait()
+        try:
+            ready(address)
+            threading.Event().wait()
+        finally:
+            logging.getLogger("uvicorn.error").disabled = True  # it would log every page that is open
+            page.server.force_exit = True  # and wait for them
+            page.close(verbose=False)
+            with COMPUTING:  # no file is written while the folder is deleted
+                pass
 
 
 def build_page(models: Sequence[Model]) -> gr.Blocks:
@@ -104,7 +114,9 @@ class View:
         @wraps(call)
         def report(*values: Any) -> dict[Any, Any]:
             try:
-                return {self.alert: "", **call(*map(check_input, self.inputs, values), *values[len(self.inputs) :])}
+                inputs = map(check_input, self.inputs, values)
+                with COMPUTING:
+                    return {self.alert: "", **call(*inputs, *values[len(self.inputs) :])}
             except HamburgerError as error:
                 # the user knows the names of uploads, not where they are stored
                 words = re.sub(rf"{re.escape(os.environ['GRADIO_TEMP_DIR'])}/[^/]+/", "", str(error))
@@ -117,14 +129,18 @@ class View:
 
 
 def check_input(component: gr.Image | gr.Slider, value: Any) -> Any:
-    """The value of a slider within its bounds, or the path of an upload; raise on any other file."""
+    """The value of a slider within its bounds, or the path of an upload; raise on any other value."""
     if isinstance(component, gr.Slider):
-        return component.preprocess(value)
+        low, high, whole = component.minimum, component.maximum, component.step == 1
+        if not (is_number(value) and low <= value <= high and (not whole or value == int(value))):
+            kind = "a whole number" if whole else "a number"
+            raise InputError(f"app: {component.label} must be {kind} from {low} to {high}, got {shorten(value)}")
+        return int(value) if whole else value
     path = value and value["path"]
     # Gradio checks only values that a forged event marks as files
-    if path and not Path(path).resolve().is_relative_to(os.environ["GRADIO_TEMP_DIR"]):
+    if path and ("\0" in path or not Path(path).resolve().is_relative_to(os.environ["GRADIO_TEMP_DIR"])):
         raise InputError("app: a photo must be uploaded")
-    return path
+    return path or None
 
 
 class Explorer(View):

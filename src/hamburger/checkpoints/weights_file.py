@@ -126,7 +126,8 @@ LARGEST_OF = {
     "seed": 2**63 - 1,
     # these change no tensor of the file, so that only this bound limits the time and memory of a prediction
     **dict.fromkeys(("steps", "eval_steps"), 1000),
-    **dict.fromkeys(("size", "max_size", "max_disparity"), 4096),
+    **dict.fromkeys(("size", "max_size"), 4096),
+    "max_disparity": 1024,  # time and memory of stereo are proportional to it
     **dict.fromkeys(("img_size", "context_at", "resolution"), 8192),
     **dict.fromkeys(("depth", "depths", "layers"), 256),
     **dict.fromkeys(("multigrid", "output_stride", "anchor"), 1024),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, NoReturn
 
 from hamburger.errors import HamburgerError, Interrupted, install_extra, name_lab_package, printable
-from hamburger.startup import end_startup
+from hamburger.startup import end_startup, start_shutdown
 
 # packages that commands import, and the extra that installs each
 EXTRAS = {
@@ -19,6 +20,8 @@ EXTRAS = {
 
 def main() -> None:
     """Run `ham` with the arguments of the process; end it with the exit status."""
+    if os.environ.get("COLUMNS") == "0":  # of a shell whose terminal has no size; tables would be empty
+        del os.environ["COLUMNS"]
     try:
         import typer
 
@@ -49,9 +52,11 @@ def main() -> None:
         status = 130  # newer versions of typer return it
     if status == 130:
         _stop("interrupted", status=130)
+    start_shutdown()
     sys.exit(status or 0)
 
 
 def _stop(message: str, status: int = 2) -> NoReturn:
+    start_shutdown()
     sys.stderr.write(f"ham: {printable(message)}\n")
     sys.exit(status)

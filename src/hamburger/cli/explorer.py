@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hamburger.cli.output import WEIGHTS_HELP, Device
+from hamburger.startup import interrupt_on_sigterm
 
 
 def explore(
@@ -23,6 +23,6 @@ def explore(
     from hamburger.app.page import serve
     from hamburger.devices import pick_device
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # uploads are deleted then, too
+    interrupt_on_sigterm()  # uploads are deleted then, too
     models = [Model.open(name, pick_device(device)) for name in (weights, compare) if name is not None]
     serve(models, host=host, port=port, ready=lambda address: typer.echo(f"open {address} (Ctrl-C stops)"))

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hamburger.cli.output import WeightsPath, parse_ints, suggest
+from hamburger.startup import interrupt_on_sigterm
 
 
 def export(
@@ -33,6 +34,7 @@ def export(
     from hamburger.inference.find_weights import find_weights
     from hamburger.tasks import task_of_weights
 
+    interrupt_on_sigterm()
     sides = parse_ints(size, "export", "the sides of --size") if size is not None else ()
     if len(sides) > 2:
         raise OptionError(f"export: --size takes one side, or height,width (got {size!r})")

@@ -105,7 +105,7 @@ def write_samples(
 def _remove_listed_files(out: Path) -> None:
     """Remove the images that samples.json lists; a samples.json of another program is left alone."""
     try:
-        listed = list(read_json_object(out / SUMMARY, "gan sample")["files"])
+        listed = list(read_json_object(out / SUMMARY, "gan sample", most=2**26)["files"])
     except (DataError, KeyError, TypeError):
         return
     for name in listed:

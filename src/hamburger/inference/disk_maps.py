@@ -46,10 +46,14 @@ class DiskMap:
         """values: h w c"""
         numbers = np.ascontiguousarray(values.cpu().numpy(), self.dtype)
         open_own(self.path, "ab").close()  # creates it
-        with self.path.open("r+b", buffering=0) as file:
-            for begin, end in self._runs(*numbers.shape[:2]):
-                file.seek(((top + begin) * self.width + left) * self._bytes)
-                file.write(numbers[begin:end].reshape(-1).view(np.uint8).data)
+        try:
+            with self.path.open("r+b") as file:  # buffered: a raw write may write a part and raise nothing
+                for begin, end in self._runs(*numbers.shape[:2]):
+                    file.seek(((top + begin) * self.width + left) * self._bytes)
+                    file.write(numbers[begin:end].reshape(-1).view(np.uint8).data)
+        except OSError as full:
+            full.filename = str(self.path)  # that of a failed write names no file
+            raise
 
     def sync(self) -> None:
         """Sync what was written to disk, before the journal says so."""
@@ -72,8 +76,8 @@ def run_with_journal(path: Path, plan: dict[str, Any], passes: Sequence[Pass], p
     if path.exists():
         with suppress(HamburgerError):  # a damaged journal is none
             content = read_json_object(path, "stream")
-            if content.get("plan") == plan and content.get("done") in range(1, len(items) + 1):
-                done = content["done"]
+            if content.get("plan") == plan and type(content.get("done")) is int:
+                done = content["done"] if 0 < content["done"] <= len(items) else 0
     progress(done, len(items))
     for number in range(done, len(items)):
         items[number]()

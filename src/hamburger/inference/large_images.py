@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamburger.errors import InputError, install_extra, shorten
+from hamburger.errors import HamburgerError, InputError, install_extra, shorten
 from hamburger.files import open_regular
 from hamburger.inference.predict_files import read_image
 from hamburger.training.image_files import check_tags, convert_to_rgb
@@ -97,7 +97,7 @@ class TiffImage:
                 self._starts, self._lengths = list(self._page.dataoffsets), list(self._page.databytecounts)
                 self._tables = self._page.jpegtables
             self._check_page()
-        except InputError:
+        except HamburgerError:
             raise
         except Exception as error:  # the reader raises any exception on a damaged file
             raise InputError(f"{path}: damaged or not a TIFF ({describe(error)})") from None
@@ -160,6 +160,8 @@ class TiffImage:
             # before decoding: what the tile cannot need is an attempt to fill the memory
             if length > self._tile_bytes + self._tile_bytes // 4 + 2**16:
                 raise ValueError(f"tile {index} has {length:,} bytes")
+            if not length:  # a tile without data, as GDAL writes them, is black
+                return np.zeros((*self._tile, 3), np.uint8)
             file.seek(start)
             data = file.read(length)
             if page.compression in (DEFLATE, OLD_DEFLATE):
@@ -167,10 +169,7 @@ class TiffImage:
                     raise ValueError(f"tile {index} is larger than its page says")
             elif page.compression == JPEG:
                 self._check_jpeg(data)
-            decoded = page.decode(data, index, jpegtables=self._tables)[0]
-            if decoded is None:  # a tile without data is black
-                return np.zeros((*self._tile, 3), np.uint8)
-            return self._to_rgb(decoded[0])
+            return self._to_rgb(page.decode(data, index, jpegtables=self._tables)[0][0])
         except Exception as error:  # decoders raise any exception on damaged data
             raise InputError(f"{self.path}: tile {index} is damaged ({describe(error)})") from None
 

@@ -94,7 +94,8 @@ def side_by_side(*figures: str) -> Markup:
 def tiles(entries: Sequence[tuple[str, str]], *, large: bool = False) -> Markup:
     """Images with a caption each, as many in a row as fit.   entries: (data URI, caption)"""
     items = "".join(
-        f'<div class="tile"><img src="{uri}" alt="{escape(label)}" loading="lazy"><span>{escape(label)}</span></div>'
+        f'<div class="tile"><img src="{escape(uri)}" alt="{escape(label)}" loading="lazy">'
+        f"<span>{escape(label)}</span></div>"
         for uri, label in entries
     )
     return Markup(f'<div class="tiles{" large" if large else ""}">{items}</div>')

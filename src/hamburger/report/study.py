@@ -146,7 +146,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunRecord]:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Read the lines of metrics.jsonl; an incomplete last line of a running process is skipped."""
-    lines = read_text(path, "report", most=2**30).split("\n")[:-1] if path.exists() else []
+    lines = read_text(path, "report", most=2**26).split("\n")[:-1] if path.exists() else []
     rows = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():

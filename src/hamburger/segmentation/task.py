@@ -91,7 +91,10 @@ class SegmentationTask(Task[SegmentationRecipe]):
                 note(line)
 
     def build(self, recipe: SegmentationRecipe, data: SegmentationSplits) -> Segmenter:
-        net = create_model(**asdict(recipe.model), num_classes=len(data.train.classes))
+        model = asdict(recipe.model)
+        if recipe.model.context is None:  # the options are those of the context that `--set model.context=none` removed
+            model["context_options"] = {}
+        net = create_model(**model, num_classes=len(data.train.classes))
         set_bn_momentum(net, recipe.bn_momentum)
         if (start := find_start(recipe)) is not None:
             _copy_weights(start, net)

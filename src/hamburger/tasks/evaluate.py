@@ -13,7 +13,7 @@ import torch
 from hamburger.checkpoints.weights_file import Info
 from hamburger.devices import pick_device
 from hamburger.environment import describe_environment
-from hamburger.errors import CheckpointError, NotFiniteError, OptionError
+from hamburger.errors import CheckpointError, NotFiniteError, OptionError, UnknownNameError
 from hamburger.tasks import task_of_weights
 from hamburger.training.recipe import check_data_options
 from hamburger.training.supervised import SINGLE_SCALE, EvaluationProtocol, check_outputs
@@ -76,8 +76,11 @@ def open_evaluation(
     defaults = trained.get("data_options") if name == trained.get("data") else None
     chosen = {**(defaults if isinstance(defaults, dict) else {}), **requested_options}
     check_data_options(f"eval: {path}", chosen)
-    images = task.split(info, name, split, data, chosen)
-    task.check_fits("eval", info, images)
+    try:
+        images = task.split(info, name, split, data, chosen)
+    except (OptionError, UnknownNameError) as mistake:  # the names may be those in the file
+        raise type(mistake)(f"eval: {path}: {mistake}") from None
+    task.check_fits(f"eval: {path}", info, images)
     return Evaluation(path, task, net.to(on), info, name, split, images, requested_options, on)
 
 

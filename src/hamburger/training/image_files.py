@@ -32,6 +32,7 @@ SCAN = re.compile(rb"\xff\xda\x00[\x08\x0a\x0c\x0e][\x01-\x04]|\xff\xe1..Exif\x0
 MAX_SCANS = 64  # encoders write about ten, and one of EXIF data
 ORIENTATION, TILE_WIDTH, TILE_LENGTH = 274, 322, 323  # tags of EXIF and TIFF
 TAG_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # by type
+MAX_TAG_NUMBERS = 2**20  # of tiles or strips
 RAW_EXIF, XMP = "Raw profile type exif", "XML:com.adobe.xmp"  # texts of a PNG
 XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([1-8])')
 REASONS = {
@@ -161,9 +162,15 @@ def _check_scans(path: Path, file: BinaryIO) -> None:
 
 
 def check_tags(path: Path, file: BinaryIO) -> None:
-    """Raise where the tags of a TIFF claim more bytes than the file has: Pillow copies each, and they may overlap."""
+    """Raise where the tags of a TIFF claim more bytes than the file has: Pillow copies each, and they may overlap.
+
+    Each number of a tag, such as the place of a tile, becomes a Python object.
+    """
     length = file.seek(0, io.SEEK_END)
-    if sum(count * TAG_BYTES.get(kind, 0) for _, kind, count, _ in _read_tags(file)) > length:
+    tags = [(count, TAG_BYTES.get(kind, 0)) for _, kind, count, _ in _read_tags(file)]
+    if (most := max((count for count, size in tags if size > 1), default=0)) > MAX_TAG_NUMBERS:
+        raise DataError(f"{path}: has {most:,} numbers in a tag; at most {MAX_TAG_NUMBERS:,} tiles or strips are read")
+    if sum(count * size for count, size in tags) > length:
         raise DataError(f"{path}: damaged or incomplete (its tags claim more than the {length:,} bytes there are)")
 
 

@@ -57,6 +57,7 @@ COST = gradient_rows(one_step=(1, 4, 2, 2))[0] | {"d": 8, "r": 2, "b": 1, "dtype
         ("ablation_angles_x", SCORE | {"angles": [{"cosine_input_one_step": float("inf")}]}, "Infinity is not"),
         ("ablation_inside_x", SCORE | {"spectrum_after": [0.5, float("nan")]}, "NaN is not"),
         ("ablation_angles_x", SCORE | {"angles": "x"}, "line 2 of .*: angles cannot be 'x'"),
+        ("ablation_angles_x", SCORE | {"angles": [{"norm_input_bptt": [1]}]}, r"norm_input_bptt cannot be \[1\]"),
         ("ablation_parts_x", SCORE | {"seed": [0]}, r"line 2 of .*: seed cannot be \[0\]"),
         ("ablation_parts_x", SCORE | {"recipe": [1]}, r"line 2 of .*: recipe cannot be \[1\]"),
         ("ablation_parts_x", SCORE | {"overrides": [1]}, r"line 2 of .*: overrides cannot be \[1\]"),
