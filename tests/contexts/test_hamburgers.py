@@ -65,11 +65,13 @@ def test_no_rank_warning_without_a_ham_or_below_the_width():
         hb.Hamburger(8, rank=8, parts={"lower", "upper"})
         hb.Hamburger(8, rank=7)
         hb.Hamburger(8, ham=hb.NMF(rank=7))
-        hb.Hamburger(8, ham=hb.NMF())
-        hb.create_context("lightham", 32)
+        assert hb.create_context("lightham", 32).hamburger.ham.ham.rank == 8
+        assert hb.create_context("lightham", 96).hamburger.ham.ham.rank == 64  # as published
     for options in ({"ham": hb.NMF(rank=32)}, {"ham_options": {"rank": 32}}):
         with pytest.warns(UserWarning, match="rank 32 is not below the inner width 8"):
             hb.Hamburger(8, **options)
+    with pytest.warns(UserWarning, match="rank 64 is not below the inner width 8"):
+        hb.Hamburger(8, ham=hb.NMF())
     with pytest.warns(UserWarning, match="rank 40 is not below the inner width 32"):
         hb.create_context("lightham", 32, rank=40)
 

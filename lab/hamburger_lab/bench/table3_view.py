@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-LEAST_MS = 5.0  # shorter calls are launch-bound and do not grow with n
+LEAST_MS = 5.0  # shorter calls may be launch-bound, and then do not grow with n
 FIGURES = {"infer_ms": "infer ms", "train_ms": "train ms", "infer_mb": "infer MiB", "train_mb": "train MiB"}
 
 
@@ -124,7 +124,7 @@ def table3_growth_table(rows: Sequence[Table3Row]) -> Table:
 
     table = Table(
         title="growth: p in ~ n^p (between these n)",
-        caption=f"1 is linear in n, 2 quadratic; ~: one of the calls takes {LEAST_MS:g} ms or less and is launch-bound",
+        caption=f"1 is linear in n, 2 quadratic; ~: one of the calls, of {LEAST_MS:g} ms or less, may be launch-bound",
     )
     for heading in ("module", *FIGURES.values()):
         table.add_column(heading, justify="left" if heading == "module" else "right")

@@ -129,7 +129,8 @@ def over_sizes(rows: Sequence[Row], dtype: str) -> str:
     sizes = sorted({row["n"] for row in rows})
     parts = [
         f"{describe_protocol(every)}{describe_caveats(every)} p is the growth exponent between the sizes next to it. "
-        f"For times these are the two largest whose calls take more than {LEAST_MS:g} ms; ~ marks launch-bound pairs."
+        f"For times these are the two largest whose calls take more than {LEAST_MS:g} ms; ~ marks pairs with a shorter "
+        f"call, which may be launch-bound."
     ]
     for field, title in FIELDS.items():
         lines = []

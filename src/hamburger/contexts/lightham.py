@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from hamburger.contexts.common import check_counts, check_sizes, contexts, conv
 from hamburger.errors import OptionError, ShapeError
 from hamburger.hams.decompose import Gradient, GradientName
-from hamburger.hams.nmf import NMF
 from hamburger.layers.burger import Hamburger
 from hamburger.tensors import check_tensor
+
+RANK = 64  # of the published network
 
 
 @contexts.register("lightham")
@@ -30,8 +31,9 @@ class LightHam(nn.Module):
 
     - `inner`: the width d, by default the channels.
     - `in_channels`: the widths of several maps, which `forward` then takes as a sequence; all are resized to the first.
-    - `rank` (64 by default), `steps`, `eval_steps`, `grad`, `seed`: those of `Hamburger`. Evaluation takes one step
-      more than training, as published; `grad="one-step"` is the Hamburger paper's gradient, with the same outputs.
+    - `rank`, `steps`, `eval_steps`, `grad`, `seed`: those of `Hamburger`. As published, the rank is 64 by default where
+      the width is above that, and evaluation takes one step more than training. `grad="one-step"` is the gradient of
+      the Hamburger paper, with the same outputs.
     - `groups`: of each group norm.
     """
 
@@ -51,6 +53,8 @@ class LightHam(nn.Module):
         super().__init__()
         inner = channels if inner is None else inner
         check_sizes("LightHam", channels=channels, inner=inner, groups=groups)
+        if rank is None and inner > RANK:
+            rank = RANK
         if in_channels is not None:
             check_counts("LightHam", "in_channels", in_channels, example=(64, 128))
         self.in_channels = (channels,) if in_channels is None else tuple(in_channels)
@@ -71,7 +75,7 @@ class LightHam(nn.Module):
         self.squeeze = block(sum(self.in_channels), inner)
         self.hamburger = Hamburger(
             inner,
-            ham=NMF() if rank is None else "nmf",
+            ham="nmf",
             rank=rank,
             steps=steps,
             eval_steps=eval_steps,

@@ -173,8 +173,8 @@ class Hamburger(nn.Module):
         if version == "v2+":
             self.burger_scale = nn.Parameter(torch.zeros(()))
             self.skip_scale = nn.Parameter(torch.ones(()))
-        # not where it is a default: this module's, or that of a ham given as a value
-        chosen = "rank" in {**requested, **(ham_options or {})} if isinstance(ham, str) else ham.rank != type(ham).rank
+        # not where it is this module's default
+        chosen = not isinstance(ham, str) or "rank" in {**requested, **(ham_options or {})}
         if chosen and "ham" in parts and value.rank >= inner:
             warnings.warn(
                 f"Hamburger: rank {value.rank} is not below the inner width {inner}, so the ham compresses nothing; "
