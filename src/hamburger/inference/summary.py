@@ -18,7 +18,7 @@ from hamburger.errors import InputError, OptionError
 from hamburger.files import encode_json, lock, one_at_a_time, open_own, parse_json, read_bytes, write_atomically
 
 SUMMARY = "summary.json"
-MAX_SUMMARY = 2**28  # bytes, also of a record file
+MAX_SUMMARY = 2**30  # bytes, also of a record file; a million images take some hundred MB
 FILES = ("label", "overlay")  # the kinds of file in summaries that name none
 RECORDS = "records-*-of-*.jsonl"
 
