@@ -1,4 +1,4 @@
-"""What `ham app` shows of a photo: labels as `Predictor` gives them, atoms as `decompose` does, other solves."""
+"""What `ham app` shows of a photo: labels as `Predictor`, atoms as `decompose`, solves with other steps and ranks."""
 
 from __future__ import annotations
 

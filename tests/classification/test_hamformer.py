@@ -176,8 +176,8 @@ def test_weights_round_trip(context, tmp_path):
 @pytest.mark.parametrize("context", ["nmf", "sa", "pooling"])
 def test_an_exported_hamformer_takes_any_batch_and_size(context, tmp_path):
     net = create(context, depth=1).eval()
-    graph = CLASSIFICATION.export_spec(Info(model={"size": 32}))
-    made = export(net, Info(), tmp_path / "net.onnx", format="onnx", graph=graph)
+    spec = CLASSIFICATION.export_spec(Info(model={"size": 32}))
+    made = export(net, Info(), tmp_path / "net.onnx", format="onnx", spec=spec)
     assert made.dynamic == ("batch", "height", "width"), made.refusals
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx", providers=["CPUExecutionProvider"])
     x = torch.randn(3, 3, 40, 24)

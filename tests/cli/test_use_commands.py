@@ -155,7 +155,7 @@ def test_export_to_onnx(run_folder, photos, tmp_path):
         "export", run_folder, "--format", "onnx", "--out", path, "--size", 64, "--image", photos / "turned.jpg"
     )
     assert result.exit_code == 0, result.output
-    assert "labels agree in 100.000%" in result.output and "any batch, height, width" in result.output
+    assert "labels agree in 100.000%" in result.output and "dynamic axes: batch, height, width" in result.output
     net, _ = load_weights(run_folder / "best.safetensors")
     x = torch.randn(2, 3, 37, 50)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

@@ -81,7 +81,7 @@ def test_exported_files_match_torch(format, tmp_path):
     net.net.roi_heads.score_thresh = float(run_net(net, images[2])[2].max()) + 1e-3  # nothing in the dark
     Image.fromarray(images[0].movedim(0, -1).numpy()).save(tmp_path / "a.png")
     path = tmp_path / f"net.{format}"
-    made = export(net, Info(), path, format=format, size=SIZE, image=tmp_path / "a.png", graph=detector_export_spec(64))
+    made = export(net, Info(), path, format=format, size=SIZE, image=tmp_path / "a.png", spec=detector_export_spec(64))
     assert made.dynamic == () and made.size == SIZE and "--size height,width" in made.refusals[-1]
     run, counts = load_program(path), set()
     for image in images:
@@ -118,7 +118,7 @@ def test_an_export_without_any_object_to_compare_raises(tmp_path):
     with pytest.raises(
         ExportError, match=r"neither torch nor the file find any objects.*photograph that has some by --image"
     ):
-        export(net, Info(), tmp_path / "n.pt2", format="pt2", size=SIZE, graph=detector_export_spec(64))
+        export(net, Info(), tmp_path / "n.pt2", format="pt2", size=SIZE, spec=detector_export_spec(64))
     assert not list(tmp_path.iterdir())
 
 

@@ -1,7 +1,7 @@
 """Our heads and contexts in configs of mmsegmentation.
 
-mmcv without its compiled operators is enough: where they are missing, a module takes their place that refuses to run.
-None of them is used here, but mmsegmentation imports them all.
+mmcv without its compiled operators is enough. mmsegmentation imports them all, and none is used here: where they are
+missing, a stub takes their place, which raises when called.
 """
 
 from __future__ import annotations

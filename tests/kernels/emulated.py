@@ -19,7 +19,7 @@ HOPPER = GPUTarget("cuda", 90, 32)
 
 
 class Emulated:
-    """`start(kernel, grid, *args, **options)` on CPU tensors. The kernel sees copies with gaps between them.
+    """`launcher(kernel, grid, *args, **options)` on CPU tensors. The kernel sees copies with gaps between them.
 
     order: as in `ptx.launch`. edit: what to change in the text of PTX before.
     """

@@ -36,22 +36,23 @@ def pad_rows(x):
 
 
 def solve(
-    b, d, n, r, steps, start,
-    *, gpu=H200, channels_last=False, padded=False, dtype=torch.float32, keep=True, spoil=lambda x: None, eps=EPS,
+    b, d, n, r, steps, launcher,
+    *, gpu=H200, channels_last=False, padded=False, dtype=torch.float32, keep=True, eps=EPS,
+    modify_input=lambda x: None,
 ):  # fmt: skip
-    """NMF by the resident kernel.   ->   x, bases, and the result: D, C, D C and Q. spoil: changes x first."""
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
-    bases = torch.randn(b, d, r, generator=draw).abs()
+    """NMF by the resident kernel.   ->   x, bases, and the result: D, C, D C and Q. modify_input: changes x first."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(b, n, d, generator=generator).mT if channels_last else torch.randn(b, d, n, generator=generator)
+    bases = torch.randn(b, d, r, generator=generator).abs()
     x, bases = x.abs().bfloat16(), normalize(bases, dim=1)
     x = pad_rows(x) if padded else x
-    spoil(x)
+    modify_input(x)
     before, grid = (x.clone(), bases.clone()), fit_resident(b, d, n, r, gpu)
 
     def zeros(b, device):  # by a kernel of another kind
         return torch.zeros(b, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
 
-    with mock.patch.object(nmf_hopper, "launch", start), mock.patch.object(common, "zero_counters", zeros):
+    with mock.patch.object(nmf_hopper, "launch", launcher), mock.patch.object(common, "zero_counters", zeros):
         result = nmf_hopper.solve_resident(
             x, bases, grid, steps, eps, keep=keep, product=True, dtype=dtype, padded=padded
         )
@@ -69,5 +70,5 @@ def error(actual, expected):
 
 def at_random(seed):
     """Some of the programs have a turn, in any order."""
-    draw = random.Random(seed)
-    return lambda left: draw.sample(left, draw.randint(1, len(left)))
+    generator = random.Random(seed)
+    return lambda left: generator.sample(left, generator.randint(1, len(left)))

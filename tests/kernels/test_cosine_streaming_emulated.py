@@ -23,7 +23,7 @@ if not tiling.has_gluon():
 from emulated import Emulated
 from ptx import Race
 from resident_solves import BETA, TEMPERATURE, error, pad_rows, poisoned_memory
-from test_resident_nonfinite import hasty, places, without
+from test_resident_nonfinite import find_lines, first_program_first, remove_lines
 
 pytestmark = [
     pytest.mark.kernels,
@@ -40,14 +40,14 @@ def poisoned():
 
 def expected(ham, x, bases, steps, beta=BETA):
     """float64, plain torch   ->   D, C, D C, and CD's projector, transposed"""
-    more = {"beta": beta} if ham == "cd" else {}
-    ham = hb.hams[ham](rank=bases.shape[2], temperature=TEMPERATURE, **more)
+    options = {"beta": beta} if ham == "cd" else {}
+    ham = hb.hams[ham](rank=bases.shape[2], temperature=TEMPERATURE, **options)
     solution = hb.decompose(x.double(), ham, steps=steps, bases=bases.double(), backend="plain")
     return solution.bases, solution.codes.mT, solution.reconstruction, ridge_projector(solution.bases, beta).mT
 
 
 def read_out(x, into, out, more, codes, y):
-    """What `readout_kernel` does."""
+    """In place of `launch_readout`: what `readout_kernel` computes, in plain torch."""
     products = x.float().mT @ into
     codes.copy_(products)
     if y is not None:
@@ -57,26 +57,26 @@ def read_out(x, into, out, more, codes, y):
 def solve(
     ham, b, d, n, r, steps, programs,
     *, images=None, channels_last=False, padded=False, dtype=torch.float32, product=True, beta=BETA,
-    spoil=lambda x: None, start=None,
+    modify_input=lambda x: None, launcher=None,
 ):  # fmt: skip
     """->   x, bases, and the result: D, C, D C, and for CD what the gradient needs"""
-    start = start or Emulated()
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
-    x, bases = x.bfloat16(), normalize(torch.randn(b, d, r, generator=draw), dim=1)
+    launcher = launcher or Emulated()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(b, n, d, generator=generator).mT if channels_last else torch.randn(b, d, n, generator=generator)
+    x, bases = x.bfloat16(), normalize(torch.randn(b, d, r, generator=generator), dim=1)
     x = pad_rows(x) if padded else x
-    spoil(x)
+    modify_input(x)
     before = x.clone(), bases.clone()
-    cut = StreamingGrid(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
+    grid = StreamingGrid(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
     counters = torch.zeros(b, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
     with contextlib.ExitStack() as stack:
         for module, name, stand_in in (
-            *((module, "streaming_grid", lambda *_: cut) for module in (vq, cd)),
-            (cosine, "launch", start),
+            *((module, "streaming_grid", lambda *_: grid) for module in (vq, cd)),
+            (cosine, "launch", launcher),
             (common, "launch_readout", read_out),
         ):
             stack.enter_context(mock.patch.object(module, name, stand_in))
-        kernel, option = (vq, 0.0) if ham == "vq" else (cd, beta)
+        kernel, option = (vq, 0.0) if ham == "vq" else (cd, beta)  # constant_norms, or beta
         result = kernel.solve_factors(
             x,
             bases,
@@ -90,7 +90,7 @@ def solve(
             counters=counters,
         )
     assert all(torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip((x, bases), before, strict=True))
-    assert getattr(start, "shared", 0) <= cosine.streaming_bytes(cut.D, cut.R)
+    assert getattr(launcher, "shared", 0) <= cosine.streaming_bytes(grid.D, grid.R)
     return x, bases, result
 
 
@@ -111,17 +111,17 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("ham, sizes, more", CASES.values(), ids=CASES)
-def test_values(ham, sizes, more):
-    def spoil(x):
+@pytest.mark.parametrize("ham, sizes, options", CASES.values(), ids=CASES)
+def test_values(ham, sizes, options):
+    def modify_input(x):
         x[:, :, 17] = 0  # has no direction
 
-    x, bases, actual = solve(ham, *sizes, spoil=spoil, **more)
-    assert actual[1].dtype == more.get("dtype", torch.float32)
-    assert (actual[2] is None) == (not more.get("product", True)) and (actual[3] is None) == (ham == "vq")
+    x, bases, actual = solve(ham, *sizes, modify_input=modify_input, **options)
+    assert actual[1].dtype == options.get("dtype", torch.float32)
+    assert (actual[2] is None) == (not options.get("product", True)) and (actual[3] is None) == (ham == "vq")
     assert actual[2] is None or actual[2].stride() == x.stride()
-    rounded = 3e-3 if "dtype" in more else 5e-4
-    references = expected(ham, x, bases, sizes[4], more.get("beta", BETA))
+    rounded = 3e-3 if "dtype" in options else 5e-4
+    references = expected(ham, x, bases, sizes[4], options.get("beta", BETA))
     for value, exact, most in zip(actual, references, (2e-4, rounded, 4e-3, 2e-4), strict=True):
         assert value is None or error(value, exact) < most
 
@@ -129,11 +129,11 @@ def test_values(ham, sizes, more):
 @pytest.mark.parametrize("d, r, beta", [(500, 64, 0.1), (200, 100, 0.01)])
 def test_ridge_kernel_matches_torch(d, r, beta):
     """Nearly equal bases, one of them zero."""
-    draw = torch.Generator().manual_seed(0)
-    moved = torch.randn(2, d, 1, generator=draw) + 0.3 * torch.randn(2, d, r, generator=draw)
+    generator = torch.Generator().manual_seed(0)
+    moved = torch.randn(2, d, 1, generator=generator) + 0.3 * torch.randn(2, d, r, generator=generator)
     moved[:, :, 3] = 0
-    start = Emulated()
-    with mock.patch.object(cosine, "launch", start):
+    launcher = Emulated()
+    with mock.patch.object(cosine, "launch", launcher):
         unit, actual = cosine.launch_ridge_projector(
             moved, beta, StreamingGrid(512 if d > 256 else 256, 64 if r <= 64 else 128, 1, 2)
         )
@@ -145,26 +145,26 @@ def test_ridge_kernel_matches_torch(d, r, beta):
 @pytest.mark.parametrize("n, channels_last", [(208, False), (131, False), (131, True)])
 def test_equal_bits_for_any_program_order(n, channels_last):
     def outputs(order):
-        return solve("vq", 2, 100, n, 20, 1, 2, channels_last=channels_last, start=Emulated(order))[2][:3]
+        return solve("vq", 2, 100, n, 20, 1, 2, channels_last=channels_last, launcher=Emulated(order))[2][:3]
 
     first = outputs(list)
-    for order in (lambda left: left[::-1], hasty()):
+    for order in (lambda left: left[::-1], first_program_first()):
         assert all(torch.equal(a, b) for a, b in zip(outputs(order), first, strict=True))
 
 
 def test_almost_zero_inputs():
     """Centroids so short that the eps of their length counts, before and after a step."""
-    x, bases, actual = solve("cd", 1, 128, 112, 20, 2, 1, spoil=lambda x: x.mul_(1e-7))
+    x, bases, actual = solve("cd", 1, 128, 112, 20, 2, 1, modify_input=lambda x: x.mul_(1e-7))
     references = expected("cd", x, bases, 2, BETA)
     assert error(actual[0], references[0]) < 2e-4 and references[0].norm(dim=1).min() < 0.5
 
 
 @pytest.mark.parametrize("ham", ["vq", "cd"])
 def test_nan_in_one_column_spreads_to_the_whole_output(ham):
-    def spoil(x):
+    def modify_input(x):
         x[0, 3, 70] = torch.nan
 
-    actual = solve(ham, 2, 128, 112, 20, 1, 1, spoil=spoil)[2]
+    actual = solve(ham, 2, 128, 112, 20, 1, 1, modify_input=modify_input)[2]
     assert all(value is None or (value[0].isnan().all() and value[1].isfinite().all()) for value in actual)
 
 
@@ -182,26 +182,27 @@ def test_emulator_detects_removed_synchronisation(opcode, which, seen):
     """Shows that the emulator would find a fault."""
 
     def edit(text):
-        assert places(text, opcode)[which]
-        return without(text, *places(text, opcode)[which])
+        assert find_lines(text, opcode)[which]
+        return remove_lines(text, *find_lines(text, opcode)[which])
 
     with pytest.raises(Race, match=seen):
-        solve("vq", 1, 256, 192, 64, 1, 1, start=Emulated(edit=edit))
+        solve("vq", 1, 256, 192, 64, 1, 1, launcher=Emulated(edit=edit))
 
 
 @pytest.mark.parametrize("ham", ["vq", "cd"])
-def test_the_block_uses_them(ham, monkeypatch):
-    start = Emulated()
+def test_the_block_uses_streaming_kernels(ham, monkeypatch):
+    launcher = Emulated()
     for module in (vq, cd):
         monkeypatch.setattr(module, "streaming_grid", lambda *_: StreamingGrid(128, 64, 2, 2))
-    monkeypatch.setattr(cosine, "launch", start)
+    monkeypatch.setattr(cosine, "launch", launcher)
     monkeypatch.setattr(common, "launch_readout", read_out)
-    draw = torch.Generator().manual_seed(0)
-    z, bases = torch.randn(2, 100, 131, generator=draw).bfloat16(), torch.randn(2, 100, 20, generator=draw)
+    generator = torch.Generator().manual_seed(0)
+    z, bases = torch.randn(2, 100, 131, generator=generator).bfloat16(), torch.randn(2, 100, 20, generator=generator)
     wide = pad_rows(z)._base
     counters = torch.zeros(2, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
-    solution = block.solve_ham(wide, 131, ham, (TEMPERATURE, BETA), bases, 2, keep=True, counters=counters)
-    assert start.compiled is not None
+    options = (TEMPERATURE, 0.0 if ham == "vq" else BETA)  # of VQ: whether norms are constant
+    solution = block.solve_ham(wide, 131, ham, options, bases, 2, keep=True, counters=counters)
+    assert launcher.compiled is not None
     assert solution.codes.dtype == torch.bfloat16  # what the kernel after them multiplies with
     assert solution.slope.shape == (bases.shape if ham == "cd" else (0,))
     references = expected(ham, z, bases, 2)

@@ -14,21 +14,21 @@ from resident_solves import H200
 from hamburger.kernels.nmf_hopper import unit_columns
 
 
-def cut(b, d, n, r, gpu=H200):
+def fit(b, d, n, r, gpu=H200):
     return tiling.fit_resident(b, d, n, r, gpu)
 
 
 def test_papers_size_is_resident():
-    assert cut(1, 512, 16_384, 64) == ResidentGrid(D=512, R=64, BN=128, programs=128)
-    assert cut(1, 512, 4_096, 64) == ResidentGrid(D=512, R=64, BN=64, programs=64)
-    assert cut(3, 100, 1_000, 20) == ResidentGrid(D=128, R=64, BN=64, programs=16)
-    assert cut(1, 512, 8_192, 64) == ResidentGrid(D=512, R=64, BN=128, programs=64)
+    assert fit(1, 512, 16_384, 64) == ResidentGrid(D=512, R=64, BN=128, programs=128)
+    assert fit(1, 512, 4_096, 64) == ResidentGrid(D=512, R=64, BN=64, programs=64)
+    assert fit(3, 100, 1_000, 20) == ResidentGrid(D=128, R=64, BN=64, programs=16)
+    assert fit(1, 512, 8_192, 64) == ResidentGrid(D=512, R=64, BN=128, programs=64)
 
 
 @pytest.mark.parametrize("b, d, n, r", [(b, d, n, r) for b in (1, 5) for d in (8, 300, 512) for n in (1, 999, 16_896)
                                         for r in (1, 64, 100)])  # fmt: skip
 def test_grid_fits_the_gpu_and_covers_every_column(b, d, n, r):
-    grid = cut(b, d, n, r)
+    grid = fit(b, d, n, r)
     if grid is None:
         assert b * -(-n // 128) > H200.processors or (d > 128 and r > 64)
         return
@@ -40,7 +40,7 @@ def test_grid_fits_the_gpu_and_covers_every_column(b, d, n, r):
 
 @pytest.mark.parametrize("sizes", [(1, 512, 16_897, 64), (9, 512, 2_048, 64), (1, 513, 100, 64), (1, 64, 100, 129)])
 def test_large_inputs_are_not_resident(sizes):
-    assert cut(*sizes) is None
+    assert fit(*sizes) is None
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_large_inputs_are_not_resident(sizes):
     [GpuProperties((8, 0), 108, 166_912), GpuProperties((10, 0), 148, 232_448), GpuProperties((9, 0), 4, 232_448)],
 )
 def test_other_gpus_are_not_resident(gpu):
-    assert cut(1, 512, 4_096, 64, gpu) is None
+    assert fit(1, 512, 4_096, 64, gpu) is None
 
 
 def test_cpu_tensors_are_not_resident():

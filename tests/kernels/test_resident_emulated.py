@@ -28,10 +28,10 @@ def poisoned():
 
 
 def reference(x, d, steps, eps=EPS):
-    """float64, one image, by way of the whole of D C.   x: d n   d: d r   ->   D, C, D C, C / (D^T D C + eps)"""
+    """float64, one image, forms D C explicitly.   x: d n   d: d r   ->   D, C, D C, C / (D^T D C + eps)"""
     x, d = x.double(), d.double()
-    likes = torch.exp(d.T @ x)
-    c = likes / likes.sum(0)
+    weights = torch.exp(d.T @ x)
+    c = weights / weights.sum(0)
     for step in range(steps + 1):
         ratio = c / (d.T @ (d @ c) + eps)
         c = ratio * (d.T @ x)
@@ -49,26 +49,26 @@ CASES = {
     "channels last, codes in bfloat16": ((1, 128, 200, 64, 1), {"channels_last": True, "dtype": torch.bfloat16}),
     "a unit of four columns for each of many programs": ((1, 128, 8_200, 64, 1), {"keep": False}),
     "rank 100": ((1, 256, 300, 100, 1), {}),
-    "the paper's d in 128 columns": ((1, 512, 300, 64, 2), {"gpu": SMALL}),
+    "d = 512, 128 columns per program": ((1, 512, 300, 64, 2), {"gpu": SMALL}),
 }
 
 
-@pytest.mark.parametrize("sizes, more", CASES.values(), ids=CASES)
-def test_values(sizes, more):
-    start = Emulated()
-    x, bases, (d, c, y, ratio) = solve(*sizes, start, **more)
-    assert start.compiled.metadata.launch_cooperative_grid  # its programs wait for each other
-    assert y.stride() == torch.empty_like(x).stride() and c.dtype == more.get("dtype", torch.float32)
-    assert (ratio is None) == (not more.get("keep", True))
+@pytest.mark.parametrize("sizes, options", CASES.values(), ids=CASES)
+def test_values(sizes, options):
+    launcher = Emulated()
+    x, bases, (d, c, y, ratio) = solve(*sizes, launcher, **options)
+    assert launcher.compiled.metadata.launch_cooperative_grid  # its programs wait for each other
+    assert y.stride() == torch.empty_like(x).stride() and c.dtype == options.get("dtype", torch.float32)
+    assert (ratio is None) == (not options.get("keep", True))
     for i in range(len(x)):
-        expected = reference(x[i], bases[i], sizes[-1], more.get("eps", EPS))
+        expected = reference(x[i], bases[i], sizes[-1], options.get("eps", EPS))
         assert max(map(error, (d[i], c[i].T, y[i]), expected)) < 5e-3
         assert ratio is None or error(ratio[i].T, expected[3]) < 5e-3
 
 
 def test_cases_cover_different_tilings():
-    cuts = {fit_resident(*sizes[:4], more.get("gpu", H200)) for sizes, more in CASES.values()}
-    assert {ResidentGrid(128, 64, 128, 65), ResidentGrid(256, 128, 64, 5), ResidentGrid(512, 64, 128, 3)} < cuts
+    grids = {fit_resident(*sizes[:4], options.get("gpu", H200)) for sizes, options in CASES.values()}
+    assert {ResidentGrid(128, 64, 128, 65), ResidentGrid(256, 128, 64, 5), ResidentGrid(512, 64, 128, 3)} < grids
 
 
 def test_equal_bits_for_any_program_order():

@@ -41,68 +41,68 @@ def text():
 
 
 @pytest.fixture
-def spoiled():
-    """Run another text."""
+def run_text():
+    """Run an edited text in place of the compiled one."""
     return lambda text: solve(*SIZES, Emulated(edit=lambda _: text))
 
 
-def hasty():
+def first_program_first():
     """An order of programs in which the first runs most often: it continues where it should wait for others."""
     rounds = itertools.count()
     return lambda left: left if next(rounds) % 8 == 7 else left[:1]
 
 
-def places(text, opcode):
+def find_lines(text, opcode):
     """The lines of an instruction."""
     return [i for i, line in enumerate(text.split("\n")) if re.match(rf"\s*(@!?%\w+\s+)?{re.escape(opcode)}\b", line)]
 
 
-def without(text, *lines):
+def remove_lines(text, *lines):
     return "\n".join(line for i, line in enumerate(text.split("\n")) if i not in lines)
 
 
-def test_emulated_kernel_has_no_faults(text, spoiled):
-    spoiled(text)
+def test_emulated_kernel_has_no_faults(text, run_text):
+    run_text(text)
 
 
-def test_emulator_detects_every_removed_fence(text, spoiled):
-    fences = places(text, "fence.proxy.async")
+def test_emulator_detects_every_removed_fence(text, run_text):
+    fences = find_lines(text, "fence.proxy.async")
     assert len(fences) >= 3
     for fence in fences:
         with pytest.raises(Race, match="wgmma reads what was not written, fenced"):
-            spoiled(without(text, fence))
+            run_text(remove_lines(text, fence))
 
 
-def test_emulator_detects_every_removed_barrier(text, spoiled):
-    for fence in places(text, "fence.proxy.async"):
-        product = min(place for place in places(text, "wgmma.mma_async") + places(text, "bra") if place > fence)
+def test_emulator_detects_every_removed_barrier(text, run_text):
+    for fence in find_lines(text, "fence.proxy.async"):
+        product = min(place for place in find_lines(text, "wgmma.mma_async") + find_lines(text, "bra") if place > fence)
         with pytest.raises(Race, match="wgmma reads what was not written, fenced"):
-            spoiled(without(text, *(place for place in places(text, "bar.sync") if fence < place < product)))
+            run_text(remove_lines(text, *(place for place in find_lines(text, "bar.sync") if fence < place < product)))
 
 
-def test_emulator_detects_missing_barriers_before_arrival(text, spoiled):
-    for arrival in places(text, "red.global") + places(text, "atom.global"):
-        stored = max(place for place in places(text, "st.global") if place < arrival)
+def test_emulator_detects_missing_barriers_before_arrival(text, run_text):
+    for arrival in find_lines(text, "red.global") + find_lines(text, "atom.global"):
+        stored = max(place for place in find_lines(text, "st.global") if place < arrival)
         with pytest.raises(Race, match=r"bar\.sync"):
-            spoiled(without(text, *(place for place in places(text, "bar.sync") if stored < place < arrival)))
+            run_text(remove_lines(text, *(place for place in find_lines(text, "bar.sync") if stored < place < arrival)))
 
 
-def test_emulator_detects_arrivals_without_release(text, spoiled):
+def test_emulator_detects_arrivals_without_release(text, run_text):
     with pytest.raises(Race, match="with no barrier after program"):
-        spoiled(text.replace(".release.", ".relaxed."))
+        run_text(text.replace(".release.", ".relaxed."))
 
 
-def test_emulator_detects_removed_waits(text, spoiled):
+def test_emulator_detects_removed_waits(text, run_text):
     polls = [match.span() for match in re.finditer(r"@first ld\.acquire\.gpu\.global\.b32 seen,[^;]*;", text)]
     assert len(polls) == 2
     for first, end in polls:
         with pytest.raises(Race, match="with no barrier after"):
-            spoiled(text[:first] + "mov.b32 seen, 0x7FFFFFFF;" + text[end:])  # all have come, it seems
+            run_text(text[:first] + "mov.b32 seen, 0x7FFFFFFF;" + text[end:])  # all have come, it seems
 
 
-def test_emulator_detects_unawaited_products(text, spoiled):
+def test_emulator_detects_unawaited_products(text, run_text):
     with pytest.raises(Race, match="in flight"):
-        spoiled(without(text, *places(text, "wgmma.wait_group")))
+        run_text(remove_lines(text, *find_lines(text, "wgmma.wait_group")))
 
 
 def test_emulator_detects_missing_arrivals():

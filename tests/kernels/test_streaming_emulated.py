@@ -18,7 +18,7 @@ from emulated import Emulated
 from ptx import Race
 from resident_solves import EPS, error, pad_rows, poisoned_memory
 from test_resident_emulated import reference
-from test_resident_nonfinite import hasty, places, without
+from test_resident_nonfinite import find_lines, first_program_first, remove_lines
 
 pytestmark = [
     pytest.mark.kernels,
@@ -35,24 +35,24 @@ def poisoned():
 
 def solve(
     b, d, n, r, steps, programs,
-    *, images=None, channels_last=False, padded=False, dtype=torch.float32, keep=True, product=True, emulated=None,
+    *, images=None, channels_last=False, padded=False, dtype=torch.float32, keep=True, product=True, launcher=None,
 ):  # fmt: skip
     """->   x, bases, and the result: D, C, D C, and what the gradient needs"""
-    emulated = emulated or Emulated()
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(b, n, d, generator=draw).mT if channels_last else torch.randn(b, d, n, generator=draw)
-    x, bases = x.abs().bfloat16(), normalize(torch.randn(b, d, r, generator=draw).abs(), dim=1)
+    launcher = launcher or Emulated()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(b, n, d, generator=generator).mT if channels_last else torch.randn(b, d, n, generator=generator)
+    x, bases = x.abs().bfloat16(), normalize(torch.randn(b, d, r, generator=generator).abs(), dim=1)
     x = pad_rows(x) if padded else x
     before = x.clone(), bases.clone()
-    cut = StreamingGrid(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
+    grid = StreamingGrid(128 if d <= 128 else 256 if d <= 256 else 512, 64 if r <= 64 else 128, programs, images or b)
     counters = torch.zeros(b, common.COUNTERS_PER_IMAGE, dtype=torch.int32)
-    with mock.patch.object(nmf_hopper, "launch", emulated):
+    with mock.patch.object(nmf_hopper, "launch", launcher):
         result = nmf_hopper.solve_streaming(
-            x, bases, cut, steps, EPS, keep=keep, product=product, dtype=dtype, padded=padded, counters=counters
+            x, bases, grid, steps, EPS, keep=keep, product=product, dtype=dtype, padded=padded, counters=counters
         )
     assert torch.equal(x, before[0]) and torch.equal(bases, before[1])
-    assert emulated.shared <= nmf_hopper.streaming_bytes(cut.D, cut.R)
-    assert ("cp.async" in emulated.compiled.asm["ptx"]) == ((n % 16 == 0 or padded) and not channels_last)
+    assert launcher.shared <= nmf_hopper.streaming_bytes(grid.D, grid.R)
+    assert ("cp.async" in launcher.compiled.asm["ptx"]) == ((n % 16 == 0 or padded) and not channels_last)
     return x, bases, result
 
 
@@ -66,15 +66,15 @@ CASES = {
     "three images, two in a launch, odd n": ((3, 100, 131, 20, 3, 2), {"images": 2}),
     "odd n, padded": ((2, 100, 131, 20, 2, 2), {"padded": True, "product": False}),
     "programs with two units of D and with one": ((1, 128, 640, 64, 2, 10), {}),
-    "the paper's d": ((1, 512, 176, 64, 1, 1), {"product": False}),
+    "d = 512": ((1, 512, 176, 64, 1, 1), {"product": False}),
 }
 
 
-@pytest.mark.parametrize("sizes, more", CASES.values(), ids=CASES)
-def test_values(sizes, more):
-    x, bases, (d, c, y, ratio) = solve(*sizes, **more)
-    assert c.dtype == more.get("dtype", torch.float32)
-    assert (ratio is None) == (not more.get("keep", True)) and (y is None) == (not more.get("product", True))
+@pytest.mark.parametrize("sizes, options", CASES.values(), ids=CASES)
+def test_values(sizes, options):
+    x, bases, (d, c, y, ratio) = solve(*sizes, **options)
+    assert c.dtype == options.get("dtype", torch.float32)
+    assert (ratio is None) == (not options.get("keep", True)) and (y is None) == (not options.get("product", True))
     assert y is None or y.stride() == x.stride()
     for i in range(len(x)):
         expected = reference(x[i], bases[i], sizes[4])
@@ -85,10 +85,10 @@ def test_values(sizes, more):
 
 def test_equal_bits_for_any_program_order():
     def outputs(order):
-        return solve(2, 100, 200, 20, 1, 2, emulated=Emulated(order))[2]
+        return solve(2, 100, 200, 20, 1, 2, launcher=Emulated(order))[2]
 
     first = outputs(list)
-    for order in (lambda left: left[::-1], hasty()):
+    for order in (lambda left: left[::-1], first_program_first()):
         assert all(torch.equal(a, b) for a, b in zip(outputs(order), first, strict=True))
 
 
@@ -106,8 +106,8 @@ def test_emulator_detects_removed_synchronisation(opcode, which, seen):
     """Shows that the emulator would find a fault."""
 
     def edit(text):
-        assert places(text, opcode)[which]
-        return without(text, *places(text, opcode)[which])
+        assert find_lines(text, opcode)[which]
+        return remove_lines(text, *find_lines(text, opcode)[which])
 
     with pytest.raises(Race, match=seen):
-        solve(1, 128, 192, 64, 2, 1, emulated=Emulated(edit=edit))
+        solve(1, 128, 192, 64, 2, 1, launcher=Emulated(edit=edit))

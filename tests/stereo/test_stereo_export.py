@@ -71,7 +71,7 @@ def run_file(path, left, right):
 )
 def test_exported_files_match_torch(name, format, tmp_path):
     net, path = network(name), tmp_path / f"net.{format}"
-    made = export(net, Info(), path, format=format, size=SIZE, graph=STEREO.export_spec(Info()))
+    made = export(net, Info(), path, format=format, size=SIZE, spec=STEREO.export_spec(Info()))
     assert made.dynamic == ("batch",) and made.size == SIZE and made.agreement.labels == 1
     left, right = pairs()
     with torch.no_grad():
@@ -90,7 +90,7 @@ def test_the_command_reports_fixed_sizes_and_the_file_enforces_them(tmp_path):
     )
     assert made.exit_code == 0, made.output
     assert "height is fixed at 32: " in made.output and "width is fixed at 48: " in made.output
-    assert "any batch\n" in made.output and "--size height,width" in made.output
+    assert "dynamic axes: batch\n" in made.output and "--size height,width" in made.output
     assert "disparities differ by at most" in made.output
     assert "within 0.05 px of each other in 100.000% of the pixels" in made.output
     net, _ = STEREO.load(tmp_path / "best.safetensors")
@@ -114,7 +114,7 @@ def test_an_export_with_wrong_disparities_raises(tmp_path, monkeypatch):
             tmp_path / "n.pt2",
             format="pt2",
             size=SIZE,
-            graph=STEREO.export_spec(Info()),
+            spec=STEREO.export_spec(Info()),
             tolerance=0.5,
         )
     assert not list(tmp_path.iterdir())

@@ -19,7 +19,7 @@ def sample(h, w, values=(0, 1, 7, 255)):
     )
 
 
-def plainly(one, view, crop):
+def reference_view(one, view, crop):
     """The reference: torch's resizing, a flip, and a copy into zeros and label 255."""
     size = (view.h, view.w)
     image = F.interpolate(one.image[None].float(), size, mode="bilinear", align_corners=False)[0]
@@ -51,7 +51,7 @@ def test_augmentation_matches_the_reference_implementation(view):
     crop, one = 16, sample(30, 41)
     packed = join([to_pixels(sample(5, 5)), to_pixels(one)])
     images, labels = render(packed, [1], [view], crop=crop)
-    expected, expected_labels = plainly(one, view, crop)
+    expected, expected_labels = reference_view(one, view, crop)
     assert images.shape == (1, 3, crop, crop) and images.dtype == torch.float32 and labels.dtype == torch.int64
     assert torch.equal(labels[0], expected_labels)
     torch.testing.assert_close(images[0], expected, atol=2e-4, rtol=0)
@@ -115,7 +115,7 @@ def test_photometric_changes_colours_only():
     packed = join([to_pixels(one)])
     images, labels = render(packed, [0, 0], [plain, tinted], crop=32)
     assert torch.equal(labels[0], labels[1]) and not torch.equal(images[0], images[1])
-    assert torch.equal(images[0] == 0, images[1] == 0)  # the ground stays the mean colour
+    assert torch.equal(images[0] == 0, images[1] == 0)  # the padding stays the mean colour
     grey = Sample(torch.full((3, 32, 32), 100, dtype=torch.uint8), sample(32, 32).label)
     view = AugmentedView(32, 32, 0, 0, False, brightness=0.1, contrast=0.5, saturation=3.0)
     images, _ = render(join([to_pixels(grey)]), [0], [view], crop=32)
@@ -129,8 +129,8 @@ def test_gpu_augmentation_matches_the_cpu():
     packed = join(map(to_pixels, samples))
     views = [draw_view(KeyedRng(6, i), packed.sizes[i], crop=48, scales=(0.5, 2), flip=True) for i in range(4)]
     images, labels = render(packed, range(4), views, crop=48)
-    there = packed._replace(pixels=packed.pixels.cuda())
-    gpu_images, gpu_labels = render(there, range(4), views, crop=48)
+    on_gpu = packed._replace(pixels=packed.pixels.cuda())
+    gpu_images, gpu_labels = render(on_gpu, range(4), views, crop=48)
     assert (gpu_labels.cpu() == labels).float().mean() > 0.999
     torch.testing.assert_close(gpu_images.cpu(), images, atol=1e-3, rtol=0)
 
@@ -139,11 +139,11 @@ def test_gpu_augmentation_matches_the_cpu():
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_gpu_augmentation_does_not_synchronise():
     packed = join(map(to_pixels, [sample(50, 60)]))
-    there = packed._replace(pixels=packed.pixels.cuda())
+    on_gpu = packed._replace(pixels=packed.pixels.cuda())
     views = [draw_view(KeyedRng(6, 0), (50, 60), crop=48, scales=(0.5, 2), flip=True, photometric=0.2)]
-    render(there, [0], views, crop=48)
+    render(on_gpu, [0], views, crop=48)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        render(there, [0], views, crop=48)
+        render(on_gpu, [0], views, crop=48)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -47,9 +47,9 @@ def attention_answer(results: Results) -> str:
         f"{number}. {sentence}"
         for number, sentence in enumerate(
             (
-                f"**Accuracy**: “as accurate as self-attention” is {claim.outcome}; in the same place, NMF is "
-                f"ahead on {signs[1]} of {len(attention)} sets of photographs, behind on {signs[-1]}, and undecided on "
-                f"{signs[0]}.",
+                f"**Accuracy**: “as accurate as self-attention” is {claim.outcome}. Put in place of self-attention "
+                f"in the same network, NMF is ahead on {signs[1]} of {len(attention)} sets of photographs, behind on "
+                f"{signs[-1]}, and undecided on {signs[0]}.",
                 f"**Worst case**: {_describe_difference(worst, 'self-attention')}.",
                 f"**Longest training**: {_describe_difference(longest(attention), 'self-attention')}.",
                 f"**Gain**: {_describe_difference(longest(nothing), 'the same network without a context')}.",
@@ -134,13 +134,13 @@ def topic_counts(results: Results) -> str:
     outcomes = [outcome for outcome in OUTCOMES if any(found[outcome] for found in counts)]
     lines = [[outcome, *(str(found[outcome]) for found in counts)] for outcome in outcomes]
     lines.append(["**all**", *(f"**{len(part)}**" for part in parts)])
-    table = markdown_table(["verdict", "the paper's claims", "our questions"], lines)
+    table = markdown_table(["verdict", "on the paper's claims", "on our questions"], lines)
     topics = []
     for family, title in FAMILIES.items():
         members = split_by_origin([pair for pair in verdicts if pair[0].family == family])
         link = f"[{title}](generated/claims.md#{heading_anchor(title)})"
         topics.append([link, *(count_verdicts(part) for part in members)])
-    by_topic = collapsed("By topic", markdown_table(["topic", "the paper's claims", "our questions"], topics))
+    by_topic = collapsed("By topic", markdown_table(["topic", "on the paper's claims", "on our questions"], topics))
     return f"{table}\n\n{caution(verdicts)}\n\n{by_topic}"
 
 
@@ -149,23 +149,32 @@ def caution(verdicts: ClaimVerdicts) -> str:
     few = [len([pair for pair in part if pair[1].small_scale]) for part in split_by_origin(verdicts)]
     collapses = sum(verdict.collapsed for _, verdict in verdicts)
     generated = sum(verdict.generated for _, verdict in verdicts)
-    ids = {claim.id for claim, _ in verdicts}
-    readings = sum(f"{name}-{reading}" in ids for name in ids for reading in ("equation", "code"))
+    claims, in_two_readings = count_claims(verdicts)
     return (
         f"{few[0]} verdicts on the paper's claims and {few[1]} on our questions rest on trainings of fewer than "
         f"{MIN_STEPS:,} steps; {collapses} compare with trainings that collapsed; {generated} on generated scenes "
-        f"alone. {readings} of the paper's claims are counted twice, because Eq. 13 has two readings. At 95 %, about "
-        f"{round(0.05 * len(verdicts))} of {len(verdicts)} may be wrong by chance."
+        f"alone. The verdicts on the paper are on {claims} claims: {in_two_readings} have a verdict for each of two "
+        f"readings of Eq. 13. At 95 %, about {round(0.05 * len(verdicts))} of {len(verdicts)} may be wrong by chance."
     )
+
+
+def count_claims(verdicts: ClaimVerdicts) -> tuple[int, int]:
+    """Return the number of the paper's claims, and how many have a verdict for each of two readings of Eq. 13."""
+    ids = {claim.id for claim, _ in split_by_origin(verdicts)[0]}
+    in_two_readings = sum(f"{name}-{reading}" in ids for name in ids for reading in ("equation", "code"))
+    return len(ids) - in_two_readings, in_two_readings
 
 
 def readme_claims(results: Results) -> str:
     """Return the sentence of README about the verdicts."""
-    paper, ours = split_by_origin(judge_all(results))
+    verdicts = judge_all(results)
+    paper, ours = split_by_origin(verdicts)
+    claims, in_two_readings = count_claims(verdicts)
     return (
-        f"[{len(paper)} claims of the paper](docs/claims.md) have verdicts computed from [`results/`](results): "
-        f"{count_verdicts(paper)} ([what we could not reproduce](docs/design/unconfirmed.md)). {len(ours)} "
-        "questions of our own are counted apart."
+        f"[{claims} claims of the paper](docs/claims.md), {in_two_readings} of them in two readings, have {len(paper)} "
+        f"verdicts computed from [`results/`](results): {count_verdicts(paper)} "
+        f"([what we could not reproduce](docs/design/unconfirmed.md)). {len(ours)} questions of our own are counted "
+        "apart."
     )
 
 
@@ -175,7 +184,7 @@ def readme_claims(results: Results) -> str:
 def unconfirmed_table(results: Results) -> str:
     """Return the claims that the rows contradict, with the comparison that decides: the paper's, then ours."""
     paper, ours = split_by_origin(judge_all(results))
-    parts = [f"Not confirmed: {_contradicted(paper)} of the paper's {len(paper)} claims."]
+    parts = [f"Not confirmed: {_contradicted(paper)} of the {len(paper)} verdicts on the paper's claims."]
     for family, title in FAMILIES.items():
         members = [pair for pair in paper if pair[0].family == family]
         if _contradicted(members):

@@ -13,9 +13,10 @@ Scores = dict[str, dict[int, float]]  # cell -> seed -> score in percent
 
 
 def final_table(rows: Sequence[Row]) -> str:
-    """Return scores of the last step and halfway, and the steps each cell needs to reach the baseline's last score."""
+    """Return scores of the last step and halfway, and the step at which each cell reaches the baseline's last score."""
     final = scores_at(rows, -1)
-    halfway = scores_at(rows, len(rows[0]["learning_curve"]) // 2 - 1)
+    middle = len(rows[0]["learning_curve"]) // 2 - 1
+    halfway, step = scores_at(rows, middle), f"step {rows[0]['learning_curve'][middle]['step']:,}"
     multi = _evaluated(rows, "multi")
     lines = [
         [
@@ -28,14 +29,15 @@ def final_table(rows: Sequence[Row]) -> str:
         ]
         for cell, cells in ranked_cells(final, 1).items()
     ]
-    header = ["context", "mIoU", "spread", "minus none", "95 % interval", "each seed", "multi-scale", "minus none"]
-    header += ["halfway", "minus none", "steps to the last score of none"]
+    header = ["context", "mIoU", "spread", "gain", "95 % interval", "each seed", "multi-scale mIoU", "multi-scale gain"]
+    header += [f"mIoU at {step}", f"gain at {step}", "step at which it reaches the final score of none"]
     first = rows[0]
     note = (
         f"Recipe `{first['recipe']}`: HamNet, ResNet-50 at stride 16, {first['steps']:,} steps of {first['batch']} "
         f"crops of {first['crop']} pixels, precision {first['precision']}; validation mIoU in percent (single scale, "
         f"all 1,449 images, longest side 352; multi-scale: six scales and flip), seeds {list_seeds(rows)}; spread is "
-        "the standard deviation over seeds, differences are paired by seed. Fewer than three seeds give no interval. "
+        "the standard deviation over seeds, gain is the difference to none, paired by seed, and the interval is that "
+        "of the gain. Fewer than three seeds give no interval. "
         f"{describe_environment(rows)}"
     )
     return f"{markdown_table(header, lines)}\n\n{note}"

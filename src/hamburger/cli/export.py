@@ -43,14 +43,14 @@ def export(
     task = task_of_weights(path)
     net, info = task.load(path)
     with Console(stderr=True).status(f"exporting to {format}"):
-        graph = task.export_spec(info)
+        spec = task.export_spec(info)
         options: dict[str, Any] = {"size": requested, "image": image, "tolerance": tolerance, "static": static}
-        exported = write(net, info, out, format=format, graph=graph, **options)
+        exported = write(net, info, out, format=format, spec=spec, **options)
     for axis, length in zip(("batch", "height", "width"), (1, *exported.size), strict=True):
         if axis not in exported.dynamic:
             reason = "--static" if static else exported.refusals[-1]
             typer.echo(f"{axis} is fixed at {length}: {reason}")
-    typer.echo(f"any {', '.join(exported.dynamic)}" if exported.dynamic else "no axis is free")
+    typer.echo(f"dynamic axes: {', '.join(exported.dynamic)}" if exported.dynamic else "all axes are fixed")
     typer.echo(f"against torch on {'a generated image' if image is None else image}: {exported.agreement}")
     typer.echo(f"wrote {exported.path} ({exported.path.stat().st_size / 1e6:.1f} MB)")
     call = "onnxruntime; onnxruntime.InferenceSession" if format == "onnx" else "torch; torch.export.load"

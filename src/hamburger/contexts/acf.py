@@ -1,7 +1,7 @@
 """Aggregated co-occurrent features: CFNet (Zhang, Zhang, Wang, Xie, CVPR 2019).
 
 Layers, widths, temperature and initialisation were checked against the authors' code. Two things differ on purpose:
-positions are counted after pooling, so odd sizes work, and the attention is fused, so no n x n matrix is stored.
+n/4 is the real size of the pooled map, so odd sizes work, and the attention is fused, so no n x n matrix is stored.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ class ACF(nn.Module):
         dropout, scale = self.dropout if self.training else 0.0, self.key_width**-0.5
         y = attend(q, k, v, scale=scale, dropout=dropout, materialise=self.materialise).mT
         if self.mixtures > 1:
-            shares = self.mixture_shares(query)[..., None, None]  # b heads mixtures 1 1
-            y = (y.unflatten(1, (self.heads, self.mixtures)) * shares).sum(2)
+            weights = self.mixture_weights(query)[..., None, None]  # b heads mixtures 1 1
+            y = (y.unflatten(1, (self.heads, self.mixtures)) * weights).sum(2)
         return x + self.norm(self.out(y.flatten(1, 2).unflatten(2, x.shape[2:])))
 
-    def mixture_shares(self, query: Tensor) -> Tensor:
+    def mixture_weights(self, query: Tensor) -> Tensor:
         """Return the paper's π, one mixture per head and image.   b (heads d_k) n   ->   b heads mixtures"""
         mean = query.mean(2).unflatten(1, (self.heads, self.key_width))
         return softmax_float32(F.linear(mean, self.mixing), dim=2)

@@ -12,7 +12,7 @@ finite. In contrast to multiplicative updates, a zero can become positive again,
 
 Cost of one step in multiply-adds: n d r each for D^T X and X C^T, and 5/2 r^2 (n + d) for the products with r x r
 matrices, of which multiplicative updates need 2 r^2 (n + d). The r rows follow one another, so a half-step is r small
-operations instead of one product, each too small to fill a GPU, and the graph of K steps has r times as many nodes.
+operations instead of one product: on a GPU, many dependent launches. The graph of K steps has r times as many nodes.
 
 Source: A. Cichocki and A.-H. Phan, "Fast local algorithms for large scale nonnegative matrix and tensor
 factorizations", IEICE Transactions 2009. They also scale D to unit columns after each step; here the scale is free.
@@ -38,7 +38,7 @@ class HALS(NMF):
     >>> out = hb.decompose(x.relu(), hb.HALS(rank=4), steps=2)
     >>> layer = hb.Hamburger(64, ham=hb.HALS(rank=8))                   # the same as ham="hals", rank=8
 
-    The options are those of `NMF`.
+    The options are those of `NMF`. Unlike there, a zero row or column stays finite with `eps=0`.
     """
 
     def update_codes(self, x: Tensor, factors: Factors) -> Tensor:
@@ -53,7 +53,10 @@ class HALS(NMF):
 
 
 def descend(rows: Tensor, target: Tensor, gram: Tensor, eps: float) -> Tensor:
-    """One pass over the rows; each moves to its best value >= 0.   rows, target: b r n   gram: b r r   ->   b r n"""
+    """Return the rows after moving each in turn to its best value >= 0, with all others constant.
+
+    rows, target: b r n   gram: b r r   ->   b r n
+    """
     slope = target - product(gram, rows)  # of the objective, negative, for the rows from k on
     # with eps=0 a dead row, whose slope is zero, still needs something to divide by
     scale = 1 / (gram.diagonal(dim1=1, dim2=2) + (eps or torch.finfo(gram.dtype).tiny))  # b r

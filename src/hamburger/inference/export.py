@@ -106,15 +106,15 @@ class Agreement:
     max_abs_difference: float
     largest_logit: float
     labels: float  # share of predictions that are the same
-    graph: ExportSpec = SEGMENTATION_EXPORT
+    spec: ExportSpec = SEGMENTATION_EXPORT
 
     def within(self, tolerance: float) -> bool:
-        return self.max_abs_difference <= tolerance * self.largest_logit and self.labels >= self.graph.least
+        return self.max_abs_difference <= tolerance * self.largest_logit and self.labels >= self.spec.least
 
     def __str__(self) -> str:
         return (
-            f"{self.graph.values} differ by at most {self.max_abs_difference:.2g} (the largest is "
-            f"{self.largest_logit:.3g}), {self.graph.agreement} in {self.labels:.3%} of the {self.graph.predictions}"
+            f"{self.spec.values} differ by at most {self.max_abs_difference:.2g} (the largest is "
+            f"{self.largest_logit:.3g}), {self.spec.agreement} in {self.labels:.3%} of the {self.spec.predictions}"
         )
 
 
@@ -138,16 +138,16 @@ def export(
     image: Path | None = None,
     tolerance: float = 1e-3,
     static: bool = False,
-    graph: ExportSpec = SEGMENTATION_EXPORT,
+    spec: ExportSpec = SEGMENTATION_EXPORT,
 ) -> Exported:
-    """Write `path`: from normalised images, `image` b 3 h w, to `logits`, b k h w, float32; or as `graph` says.
+    """Write `path`: from normalised images, `image` b 3 h w, to `logits`, b k h w, float32; or as `spec` says.
 
     `size`: height and width in pixels, or one number for both. With `static` the file takes one image of this size and
     no other; without it, as many axes are dynamic as the network allows. The file is compared with torch on `image` (or
     a generated one) before it gets its name: logits may differ by `tolerance` times the largest logit, labels in one
     pixel of a thousand. Classes, mean and std are stored in it.
     """
-    size = graph.size if size is None else (size, size) if isinstance(size, int) else size
+    size = spec.size if size is None else (size, size) if isinstance(size, int) else size
     check_choice("export", "format", format, WRITERS)
     for side in size:
         check_count("export", "size", side, least=MIN_SIDE, most=MAX_SIDE)
@@ -158,19 +158,19 @@ def export(
     if image is not None:
         pixels = F.interpolate(read_image(image)[None], size=size, mode="bilinear", antialias=True)[0]
     x = normalise(pixels, info.mean, info.std)
-    tensors = len(graph.inputs)
-    written = graph.exported(net).eval()
-    refusals = [graph.static_reason] if graph.static_reason else []
+    tensors = len(spec.inputs)
+    written = spec.exported(net).eval()
+    refusals = [spec.static_reason] if spec.static_reason else []
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         partial = Path(folder) / f"model.{format}"
-        allowed = [freedom for freedom in FREEDOMS if set(freedom) <= set(graph.dynamic)]
+        allowed = [freedom for freedom in FREEDOMS if set(freedom) <= set(spec.dynamic)]
         for dynamic in allowed[-1:] if static else allowed:
             # from an example of one image the exporter would fix the batch size to one
             example = torch.stack([x, x.flip(-1)]) if "batch" in dynamic else x[None]
             try:
                 with _silence():
-                    run = WRITERS[format](written, _several(example, tensors), info, partial, dynamic, graph)
-                    agreement = compare(net, run, [_several(z, tensors) for z in _inputs(x, dynamic)], graph)
+                    run = WRITERS[format](written, _several(example, tensors), info, partial, dynamic, spec)
+                    agreement = compare(net, run, [_several(z, tensors) for z in _inputs(x, dynamic)], spec)
             except HamburgerError:
                 raise
             except Exception as refusal:
@@ -191,18 +191,18 @@ def export(
 
 @torch.no_grad()
 def compare(
-    net: nn.Module, run: Run, inputs: list[tuple[Tensor, ...]], graph: ExportSpec = SEGMENTATION_EXPORT
+    net: nn.Module, run: Run, inputs: list[tuple[Tensor, ...]], spec: ExportSpec = SEGMENTATION_EXPORT
 ) -> Agreement:
-    judged = [graph.compare(outputs(graph.reference(net, *xs)), run(*xs)) for xs in inputs]
+    judged = [spec.compare(outputs(spec.reference(net, *xs)), run(*xs)) for xs in inputs]
     differences = [each.difference for each in judged]
     worst = math.nan if any(map(math.isnan, differences)) else max(differences)  # max() may pass over a NaN
     same = torch.cat([each.same.flatten() for each in judged])
     if not len(same):
         raise ExportError(
-            f"export: neither torch nor the file find any {graph.predictions} in the picture, so that nothing could be "
+            f"export: neither torch nor the file find any {spec.predictions} in the picture, so that nothing could be "
             "compared; give a photograph that has some by --image"
         )
-    return Agreement(worst, max(each.largest for each in judged), float(same.double().mean()), graph)
+    return Agreement(worst, max(each.largest for each in judged), float(same.double().mean()), spec)
 
 
 @contextmanager
@@ -257,7 +257,7 @@ def metadata(info: Info) -> dict[str, str]:
 
 
 def write_onnx(
-    net: nn.Module, xs: tuple[Tensor, ...], info: Info, path: Path, dynamic: tuple[str, ...], graph: ExportSpec
+    net: nn.Module, xs: tuple[Tensor, ...], info: Info, path: Path, dynamic: tuple[str, ...], spec: ExportSpec
 ) -> Run:
     """xs: the example, each b 3 h w. The module itself is exported: only then do its layers know it is for ONNX."""
     try:
@@ -277,8 +277,8 @@ def write_onnx(
         dynamo=True,
         opset_version=OPSET,
         dynamic_shapes=(shapes,) * len(xs) if shapes else None,
-        input_names=list(graph.inputs),
-        output_names=list(graph.outputs),
+        input_names=list(spec.inputs),
+        output_names=list(spec.outputs),
         external_data=False,
         verbose=False,
     )
@@ -289,14 +289,14 @@ def write_onnx(
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     def run(*zs: Tensor) -> Outputs:
-        named = {name: z.numpy() for name, z in zip(graph.inputs, zs, strict=True)}
-        return tuple(torch.from_numpy(each) for each in session.run(list(graph.outputs), named))
+        named = {name: z.numpy() for name, z in zip(spec.inputs, zs, strict=True)}
+        return tuple(torch.from_numpy(each) for each in session.run(list(spec.outputs), named))
 
     return run
 
 
 def write_pt2(
-    net: nn.Module, xs: tuple[Tensor, ...], info: Info, path: Path, dynamic: tuple[str, ...], graph: ExportSpec
+    net: nn.Module, xs: tuple[Tensor, ...], info: Info, path: Path, dynamic: tuple[str, ...], spec: ExportSpec
 ) -> Run:
     """xs: the example, each b 3 h w."""
     shapes = {AXES[name]: Dim.DYNAMIC for name in dynamic}

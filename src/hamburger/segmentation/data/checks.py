@@ -53,11 +53,11 @@ def inspect_dataset(data: SegmentationSet, *, after: Callable[[], object] = lamb
     sizes = dict(Counter((row["h"], row["w"]) for row in rows if "h" in row))
     findings = SegmentationFindings(problems, pixels, sizes)
     if not any(row["problem"] for row in rows):
-        _check_frequencies(data, findings)
+        _check_class_presence(data, findings)
     return findings
 
 
-def _check_frequencies(data: SegmentationSet, findings: SegmentationFindings) -> None:
+def _check_class_presence(data: SegmentationSet, findings: SegmentationFindings) -> None:
     """Add a problem where at most one class has pixels, and a note where others have none."""
     present = [name for name, count in zip(data.classes, findings.pixels, strict=False) if count]
     absent = [name for name in data.classes if name not in present]

@@ -23,7 +23,7 @@ from hamburger.training.safe_files import MAX_PIXELS, check_pixels, describe, re
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
 
-MASK_SEEN = 255  # in a Middlebury mask: pixels that both cameras see; 128 are those that only the left one sees
+SEEN_BY_BOTH = 255  # in a Middlebury mask: pixels that both cameras see; 128 are those that only the left one sees
 
 
 class StereoFiles(NamedTuple):
@@ -63,7 +63,7 @@ class StereoFileSet(StereoSet):
         if occlusions and pair.mask is not None:
             mask = read_grey(pair.mask)
             check_size(pair.mask, mask.shape)
-            seen = mask == MASK_SEEN
+            seen = mask == SEEN_BY_BOTH
         elif occlusions and pair.disparity_right is not None:
             other = read_disparity(pair.disparity_right, scale=pair.scale)
             check_size(pair.disparity_right, other.shape)
@@ -126,8 +126,8 @@ MAX_INCONSISTENCY = 1.0  # pixels by which two disparities of one point may diff
 def read_disparity(path: Path, *, scale: float = 1.0) -> Floats:
     """The disparity of a PNG, PFM or .npz file in pixels, 0 where unknown.   ->   h w
 
-    A PNG holds `scale` times the disparity, 0 where unknown; in other files infinity is unknown. NaN is unknown only in
-    an .npz: a PFM has infinity for that, so a NaN in it is a mistake.
+    A PNG holds `scale` times the disparity. In every format 0 is unknown; in PFM and .npz so is infinity. NaN is
+    unknown only in an .npz: a PFM has infinity for that, so a NaN in it is a mistake.
     """
     if path.suffix.lower() == ".png":
         return (read_grey(path) / np.float32(scale)).astype(np.float32)
