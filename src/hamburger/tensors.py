@@ -169,7 +169,7 @@ def is_exporting() -> bool:
 
     torch 2.6 cannot distinguish export from compilation; code for export is correct in both.
     """
-    # what torch.compiler.is_exporting() returns, but compiled code in torch 2.7 to 2.11 takes that call for True
+    # what torch.compiler.is_exporting() returns, but compiled code in torch 2.11 takes that call for True
     exporting = getattr(torch.compiler, "_is_exporting_flag", None)
     return torch.onnx.is_in_onnx_export() or (torch.compiler.is_compiling() if exporting is None else exporting)
 
