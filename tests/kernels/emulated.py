@@ -26,6 +26,7 @@ class Emulated:
 
     def __init__(self, order=list, edit=lambda text: text):
         self.order, self.edit, self.compiled, self.shared = order, edit, None, 0
+        self.copies_async = {}  # by kernel: whether each of its launches copied asynchronously
 
     def __call__(self, kernel, grid, *args, **options):
         self.compiled, taken = compile_as_triton_would(kernel, args, options)
@@ -35,6 +36,7 @@ class Emulated:
                 addresses[tensor.data_ptr()] = memory.put(span(tensor), aligned=tensor.data_ptr())
         values = [addresses[arg.data_ptr()] if isinstance(arg, Tensor) else arg for arg in taken]
         text, shared = self.edit(self.compiled.asm["ptx"]), self.compiled.metadata.shared
+        self.copies_async.setdefault(kernel.__name__, []).append("cp.async" in text)
         self.shared = max(self.shared, shared)  # the most that any of its kernels has asked for
         ptx.launch(text, grid, values, memory, shared, self.order)
 
