@@ -53,7 +53,7 @@ from hamburger_lab.size_batches import EVALUATION_BATCH, BatchedSegmentation, si
 class Cell(NamedTuple):
     """What differs from the recipe: the context with its options, or the whole head."""
 
-    context: str | None = "nmf"
+    context: str | None
     options: Mapping[str, Any] = MappingProxyType({})
     head: str = "hamnet"
 
