@@ -94,8 +94,7 @@ class Accelerator:
     def autotune(self, net: nn.Module, *, fixed_batch_size: bool = True) -> None:
         """Let cuDNN choose algorithms by trial where that pays: tensors of the same size in every step.
 
-        Not with depthwise convolutions: in bfloat16 their slowest algorithms take seconds, and the first step of an
-        EfficientNet had not ended after half a minute where one without trials took 0.13 s (H200, torch 2.11).
+        Not with depthwise convolutions: the first step of an EfficientNet in bfloat16 did not end within half a minute.
         """
         if self.on_gpu:
             torch.backends.cudnn.benchmark = fixed_batch_size and not has_depthwise_convolution(net)

@@ -75,7 +75,7 @@ def resized(height: int, width: int, side: int) -> tuple[int, int]:
 def read_indices(path: Path, *, colours: bool = False) -> Bytes:
     """h w, the values of an index map: grey levels, or the indices of a palette.
 
-    An RGB file raises, or with `colours` gives them.   ->   h w 3
+    An RGB file raises; with `colours` it returns its colours, h w 3.
     """
     with _opened(path) as image:
         if colours and image.mode in ("RGB", "RGBA"):
